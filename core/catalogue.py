@@ -39,7 +39,9 @@ def read_catalogue(root: Path = ROOT) -> dict[str, Any]:
 def _add(found: dict[str, Any], plugin: str, distribution: str, source: Path, sources: Path) -> None:
     found["plugins"][plugin] = distribution
     hooks = _run(source)
-    for kind in runpy.run_path(str(_OFFER_KIND))["OfferKind"]:
+    kinds = runpy.run_path(str(_OFFER_KIND))["OfferKind"]
+    others = [kinds.of_hook(name) for name, value in hooks.items() if getattr(value, "optionalhook", False)]
+    for kind in (*kinds, *others):
         for offer in hooks.get(kind.hook, list)():
             found["offers"][f"{kind}:{offer.name}"] = distribution
             found["operations"] |= dict.fromkeys(getattr(offer, "operations", ()), f"{kind}:{offer.name}")
@@ -61,7 +63,7 @@ def _run(source: Path) -> dict[str, Any]:
         SettingGroup=_standin(_SETTING_GROUP),
         StorageFacts=_standin(()),
         Capability=_Flags(),
-        hookimpl=lambda hook: hook,
+        hookimpl=_hookimpl,
     )
 
     def load(name: str, *args: Any) -> Any:
@@ -70,6 +72,14 @@ def _run(source: Path) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "plugin", "__builtins__": {**vars(builtins), "__import__": load}}
     exec(compile(source.read_text(), str(source), "exec"), names)  # noqa: S102 - our own source
     return names
+
+
+def _hookimpl(hook: Any = None, **marks: bool) -> Any:
+    def mark(function: Any) -> Any:
+        vars(function).update(marks)
+        return function
+
+    return mark if hook is None else hook
 
 
 def _standin(parts: tuple[str, ...]) -> Any:

@@ -54,6 +54,8 @@ from lmcache_client import (
     WorkerRegistration as WorkerRegistration,
 )
 
+from .app.console.command_line import CommandParser as CommandParser
+from .app.masking import masked as masked
 from .contracts.l1_memory import BorrowedBuffer as BorrowedBuffer, MemoryRegion as MemoryRegion
 from .contracts.l1_memory import L1Memory as L1Memory, L1MemoryContext as L1MemoryContext
 from .contracts.capability import Capability as Capability
@@ -74,7 +76,7 @@ from .contracts.conditions import (
     Severity as Severity,
     state_reason as state_reason,
 )
-from .contracts.context import AdapterContext as AdapterContext
+from .contracts.l2_adapter import AdapterContext as AdapterContext
 from .contracts.events import (
     AdapterAdded as AdapterAdded,
     AdapterHealthChanged as AdapterHealthChanged,
@@ -95,10 +97,10 @@ from .contracts.events import (
     LookupHashes as LookupHashes,
     LookupStarted as LookupStarted,
     ObjectRejected as ObjectRejected,
-    ObjectsCame as ObjectsCame,
+    ObjectsAdded as ObjectsAdded,
     ObjectsEvicted as ObjectsEvicted,
-    ObjectsLeft as ObjectsLeft,
     ObjectsRead as ObjectsRead,
+    ObjectsRemoved as ObjectsRemoved,
     PrefetchCompleted as PrefetchCompleted,
     PrefetchSubmitted as PrefetchSubmitted,
     Publisher as Publisher,
@@ -132,6 +134,15 @@ from .contracts.l2_adapter import (
     LoadItem as LoadItem,
     StoreItem as StoreItem,
 )
+from .contracts.l2_eviction import (
+    AdapterListener as AdapterListener,
+    EvictedAdapter as EvictedAdapter,
+    L2Eviction as L2Eviction,
+    L2EvictionContext as L2EvictionContext,
+    L2EvictionCounts as L2EvictionCounts,
+    L2EvictionSettings as L2EvictionSettings,
+    PolicySeat as PolicySeat,
+)
 from .contracts.offer import (
     CheckResult as CheckResult,
     Offer as Offer,
@@ -144,6 +155,7 @@ from .contracts.operation import (
     ELSEWHERE as ELSEWHERE,
     Handler as Handler,
     HandlerMode as HandlerMode,
+    Stream as Stream,
 )
 from .contracts.policies import (
     AccessFacts as AccessFacts,
@@ -162,11 +174,20 @@ from .contracts.policies import (
     StorePolicy as StorePolicy,
     WantedObject as WantedObject,
 )
+from .contracts.residency import (
+    Change as Change,
+    ChangeKind as ChangeKind,
+    Changes as Changes,
+    Overrun as Overrun,
+    ResidencyFeed as ResidencyFeed,
+    SnapshotPart as SnapshotPart,
+)
 from .contracts.samples import Sample as Sample, SampleKind as SampleKind, Histogram as Histogram
 from .contracts.request_module import (
     ChunkHasher as ChunkHasher,
     ModuleContext as ModuleContext,
     ObjectGroup as ObjectGroup,
+    ReadTokens as ReadTokens,
     RequestModule as RequestModule,
     SpaceFields as SpaceFields,
     TokenIds as TokenIds,
@@ -207,17 +228,20 @@ from .contracts.server_control import (
     Opening as Opening,
     OpeningAbandonedError as OpeningAbandonedError,
     Quota as Quota,
+    FreezeControl as FreezeControl,
     QuotaControl as QuotaControl,
     QuotaRefusedError as QuotaRefusedError,
     ServerControl as ServerControl,
     SettingControl as SettingControl,
     ShownSetting as ShownSetting,
 )
-from .contracts.server_info import ServerInfo as ServerInfo
+from .contracts.server_view import ServerInfo as ServerInfo
 from .contracts.server_view import ServerView as ServerView
 from .contracts.service import Service as Service, ServiceContext as ServiceContext
 from .contracts.settings import explain as explain, PluginSettings as PluginSettings
 from .contracts.storage import (
+    LeasedObject as LeasedObject,
+    ReadLease as ReadLease,
     SlotReferences as SlotReferences,
     LookupRequest as LookupRequest,
     PromptFacts as PromptFacts,
@@ -226,6 +250,13 @@ from .contracts.storage import (
     SparseLookupRequest as SparseLookupRequest,
     Storage as Storage,
     StoredSpace as StoredSpace,
+)
+from .contracts.transfer_channel import (
+    ChannelContext as ChannelContext,
+    RemoteRead as RemoteRead,
+    Route as Route,
+    SECRET_BYTES as SECRET_BYTES,
+    TransferChannel as TransferChannel,
 )
 from .contracts.subscriber import Subscriber as Subscriber, Subscriptions as Subscriptions
 from .jobs.fault_log import FaultLog as FaultLog
@@ -264,7 +295,11 @@ from .model.object_header import (
     SerdeMark as SerdeMark,
 )
 from .model.results import KeyPage as KeyPage, Outcome as Outcome, Usage as Usage
-from .server.registrations import check_groups as check_groups, RefusedRegistrations as RefusedRegistrations
+from .server.registrations import (
+    check_groups as check_groups,
+    RefusedRegistrations as RefusedRegistrations,
+    registered_shards as registered_shards,
+)
 from .server.request_fields import (
     store_patience as store_patience,
     transfer_range as transfer_range,

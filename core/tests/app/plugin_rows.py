@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 
 Install = Callable[..., Path]
 SERVER = ServerInfo("i", "b", "tcp://127.0.0.1:1", None, 256, "0.1.0")

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.adapter_specs import NEEDED, adapter_specs, check_capabilities
+from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.builtin.memory_l2 import MemorySettings
-from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.settings import PluginSettings, validate
 
 Install = Callable[..., Path]
@@ -78,7 +77,7 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
 )
 def test_a_wrong_adapter_is_one_line_that_says_which_and_what(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        adapter_specs([{"type": "memory"}, values], load_plugins(["builtin"]))
+        adapter_specs([{"type": "memory"}, values], load_plugins(["builtin", "policies"]))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -111,27 +110,43 @@ def test_what_is_not_a_path_is_said_without_a_word_of_python() -> None:
     assert str(caught.value) == "--l2-adapter[0]: field 'base_path' is 3: it is not a path"
 
 
-def test_an_eviction_has_its_policy_and_the_shares_of_l1() -> None:
+def test_an_eviction_has_its_policy() -> None:
     given = [{"type": "memory", "eviction": {"eviction_policy": "LRU", "trigger_watermark": 0.9}}]
     (spec,) = adapter_specs(given, load_plugins())
     assert spec.eviction is not None
     assert (spec.eviction.policy.kind, spec.eviction.policy.name) == (OfferKind.EVICTION_POLICY, "LRU")
-    assert (spec.eviction.trigger_watermark, spec.eviction.eviction_ratio) == (0.9, 0.2)
+    assert (spec.eviction.eviction.kind, spec.eviction.eviction.name) == ("l2_eviction", "watermark")
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "missing"),
-    [
-        (Capability.USAGE, "DELETE"),
-        (Capability.DELETE | Capability.DURABLE, "USAGE"),
-        (Capability.NONE, "DELETE and USAGE"),
-    ],
-)
-def test_an_adapter_that_cannot_evict_is_refused_with_the_reason(capabilities: Capability, missing: str) -> None:
-    check_capabilities("mine", NEEDED | Capability.LIST)
+def test_a_plugin_s_eviction_is_asked_for_by_its_type(install: Install) -> None:
+    source = """
+        from lmcache_core import L2EvictionSettings, Offer, hookimpl
+
+        class Settings(L2EvictionSettings):
+            depth: int
+
+        @hookimpl(optionalhook=True)
+        def lmcache_l2_evictions():
+            return [Offer("deep", "s", "acme_plugin:o", "acme_plugin:Settings")]
+        """
+    install("acme", source)
+    plugins = load_plugins()
+    eviction = {"type": "deep", "eviction_policy": "LRU", "depth": 3}
+    (spec,) = adapter_specs([{"type": "memory", "eviction": eviction}], plugins)
+    assert spec.eviction is not None
+    assert (spec.eviction.eviction.name, spec.eviction.eviction.settings.depth) == ("deep", 3)  # type: ignore[union-attr]
+    for wrong, said in ((3, "must be the name of an eviction of L2"), ("deap", "did you mean 'deep'")):
+        with pytest.raises(ConfigError, match=said):
+            adapter_specs([{"type": "memory", "eviction": {**eviction, "type": wrong}}], plugins)
+
+
+def test_an_eviction_without_its_plugin_names_the_remedy() -> None:
+    given = [{"type": "memory", "eviction": {"eviction_policy": "LRU"}}]
     with pytest.raises(ConfigError) as caught:
-        check_capabilities("mine", capabilities)
-    assert str(caught.value) == f"adapter 'mine' cannot evict: it does not declare {missing}; leave out its 'eviction'"
+        adapter_specs(given, load_plugins(blocked=["policies"]))
+    assert str(caught.value).startswith(
+        "--l2-adapter[0].eviction: l2 eviction 'watermark' is not available: plugin 'policies'"
+    )
 
 
 def test_an_adapter_that_keeps_everything_is_not_believed_to_forget_it(install: Install) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
+import msgspec
 import pytest
 
 from lmcache_client.errors import ConfigError
@@ -91,9 +91,9 @@ def test_status_lists_the_plugins(install: Install) -> None:
     install("acme", PLUGIN)
     install("broken", "import no_such_library")
     install("other", requires="lmcache-core>=99")
-    with built() as server:
+    with built(l2_adapter=({"type": "memory"},)) as server:
         rows = {row["name"]: row for row in server.status()["plugins"]}
-        json.dumps(server.status())
+        msgspec.json.encode(server.status())
     assert (rows["builtin"]["version"], rows["builtin"]["status"], rows["builtin"]["error"]) == (
         "0.1.0",
         "active",

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client import handoff
 from lmcache_client.errors import ConfigError
-from lmcache_client.operations import KNOWN_REQUESTS
+from lmcache_client.operations import KNOWN_REQUESTS, Operation
 from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.catalogue import catalogue, not_installed
 from lmcache_core.app.plugins.discovery import Origin
@@ -31,7 +32,8 @@ def test_every_remedy_names_a_distribution_that_there_is() -> None:
     assert named
     assert named <= there_are
     assert set(known.operations.values()) <= set(known.offers)
-    assert set(known.operations) <= {each.name for each in KNOWN_REQUESTS}
+    by_name = {each.name for each in vars(handoff).values() if isinstance(each, Operation)}
+    assert set(known.operations) <= {*by_name, *(each.name for each in KNOWN_REQUESTS)}
 
 
 def test_it_is_what_the_installed_plugins_say() -> None:

@@ -34,7 +34,7 @@ def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedPr
             2,
             "lmcache: --chunk-size is '0': input should be greater than or equal to 1",
         ),
-        (["server", "--plugin", "p2p"], 2, "lmcache: --plugin p2p: no plugin is called so; installed: "),
+        (["server", "--plugin", "xyzzy"], 2, "lmcache: --plugin xyzzy: no plugin is called so; installed: "),
         (["server", "--plugin", "acme"], 4, "lmcache: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError"),
         (["ping", "--port", "x"], 2, "lmcache: --port: invalid int value: 'x'"),
         (["ping", "--port", "0"], 2, "lmcache: --port must be 1 to 65535"),

@@ -14,7 +14,7 @@ import pytest
 from lmcache_client.errors import ResourceError
 from lmcache_core.app import open_arena as module
 from lmcache_core.app.machine import Machine
-from lmcache_core.app.open_arena import open_arena, open_growth
+from lmcache_core.app.open_arena import open_arena, open_preallocation
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.l1.arena import Arena
@@ -101,14 +101,14 @@ def test_the_start_is_all_of_it_or_as_much_as_was_asked_for(
     asked = settings(**given)
     arena = open_arena(asked, "boot")
     opened.append(arena)
-    growth = open_growth(asked, arena, SystemClock())
-    thread = threading.Thread(target=growth.run)
+    preallocation = open_preallocation(asked, arena, SystemClock())
+    thread = threading.Thread(target=preallocation.run)
     with caplog.at_level(logging.INFO):
         thread.start()
         deadline = time.monotonic() + 10
         while "l1 is allocated percent=100" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.001)
-        growth.stop()
+        preallocation.stop()
         thread.join(10)
     assert arena.backed_bytes == 16 * MIB * percent // 100
 

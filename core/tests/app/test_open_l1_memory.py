@@ -10,9 +10,6 @@ import pytest
 
 from core.tests.app.test_build import built
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
-from lmcache_core.app.commands.example_line import example_line
-from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import PluginContractError
 
 Install = Callable[..., Path]
@@ -181,10 +178,3 @@ def test_an_unknown_one_is_refused_with_what_there_is(install: Install) -> None:
     put(install)
     with pytest.raises(LMCacheError, match=r"no L1 memory is called 'acne'"), built(**asked(name="acne")):
         pass
-
-
-@pytest.mark.parametrize("kind", [OfferKind.L1_MEMORY, OfferKind.SERVICE])
-def test_the_example_of_one_without_settings_asks_for_it(kind: OfferKind) -> None:
-    assert example_line(kind, Offer("acme", "s", "a:b"), None).endswith(
-        f"""--offer-settings '{{"{kind}:acme": {{}}}}'"""
-    )

@@ -83,7 +83,7 @@ def test_capabilities_that_the_offer_does_not_say_are_one_warning(install: Insta
 
 
 DEFAULTS = """
-    from lmcache_core import Handler, HandlerMode, Offer, Operation, RequestModule, Subscriber, hookimpl
+    from lmcache_core import Handler, HandlerMode, LeasesExpired, Offer, Operation, RequestModule, Subscriber, hookimpl
 
     closed = []
 
@@ -92,7 +92,8 @@ DEFAULTS = """
 
     class Module(RequestModule):
         def handlers(self): return {handlers}
-        def close(self): closed.append(self)
+        def status(self): return {status}
+        def close(self): closed.append(self); {close}
 
     def open_listener(settings): {listener}; return Listener()
     def open_module(settings, context): {module}; return Module()
@@ -108,7 +109,15 @@ DEFAULTS = """
 
 
 def install_defaults(install: Install, **faults: str) -> None:
-    parts = {"subscriptions": "{}", "handlers": "[]", "listener": "pass", "module": "pass", **faults}
+    parts = {
+        "subscriptions": "{}",
+        "handlers": "[]",
+        "listener": "pass",
+        "module": "pass",
+        "status": "{}",
+        "close": "pass",
+    }
+    parts |= faults
     source = dedent(DEFAULTS)
     for name, part in parts.items():
         source = source.replace(f"{{{name}}}", part)
@@ -130,6 +139,14 @@ FAULTS = [
     ({"subscriptions": "1 / 0"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() failed: ZeroDivisionError"),
     ({"subscriptions": "exit(3)"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() failed: SystemExit: 3"),
     ({"subscriptions": "{1: print}"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() maps 1 to"),
+    (
+        {"subscriptions": "{Subscriber: print}"},
+        "subscriber 'acme' (acme-dist 1.0): subscriptions() maps <class 'lmcache_core.contracts.subscriber.Subscriber'> to",
+    ),
+    (
+        {"subscriptions": "{LeasesExpired: 3}"},
+        "subscriber 'acme' (acme-dist 1.0): subscriptions() maps <class 'lmcache_core.contracts.events.LeasesExpired'> to 3",
+    ),
     ({"subscriptions": "None"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() failed: TypeError"),
     ({"module": "return None"}, "request module 'acme' (acme-dist 1.0) opens as NoneType, not as RequestModule"),
     ({"handlers": "1 / 0"}, "request module 'acme' (acme-dist 1.0): handlers() failed: ZeroDivisionError"),
@@ -192,6 +209,16 @@ def test_a_third_party_check_that_works_is_asked_once(install: Install) -> None:
 
         assert acme_plugin.closed == ["asked"]
         assert "acme" in server.status()["modules"]
+
+
+@pytest.mark.parametrize("fault", ["1 / 0", "exit()"])
+def test_a_module_that_fails_ends_neither_a_status_nor_a_stop(install: Install, caplog: Log, fault: str) -> None:
+    install_defaults(install, status=fault, close=fault)
+    with built() as server:
+        assert list(server.status()["modules"]["acme"]) == ["error"]
+        server.stop(5.0)
+        assert server._parts.tiers.arena._closed, "what comes after the module was closed, too"
+    assert any("plugin failed to close module=acme" in line for line in warnings(caplog))
 
 
 def test_status_names_the_policies() -> None:

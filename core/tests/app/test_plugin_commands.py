@@ -88,7 +88,7 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
             2,
             f"lmcache: no command is called 'qqqqq'; known: {', '.join(CORE_COMMANDS)}, ",
         ),
-        (["coordinator"], 2, "lmcache: no command is called 'coordinator'; known: "),
+        (["coordinate"], 2, "lmcache: no command is called 'coordinate'; known: "),
     ],
 )
 def test_how_a_command_ends(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from core.tests.app.plugin_rows import ONE_ADAPTER, SERVER, Install, adapters, row
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.discovery import Status
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.model.errors import PluginContractError
@@ -98,6 +99,19 @@ def test_a_hook_of_a_later_version_may_be_marked_as_optional(install: Install) -
     optional = "@hookimpl(optionalhook=True)\ndef lmcache_teleports(): return []\n"
     install("acme", f"from lmcache_core import hookimpl\n{optional}")
     assert row(load_plugins(), "acme").status is Status.AVAILABLE
+
+
+def test_an_optional_hook_returns_offers_of_a_kind_that_another_distribution_defines(install: Install) -> None:
+    head = "from lmcache_core import Offer, hookimpl\n@hookimpl(optionalhook=True)\ndef lmcache_teleports():\n"
+    install("acme", head + "    return [Offer('beam', 'Beams.', 'acme_plugin:lmcache_teleports')]\n")
+    install("zeta", head.replace("Offer, ", "") + "    return None\n")
+    plugins = load_plugins()
+    assert [offer.name for offer in plugins.offers("teleport")] == ["beam"]
+    assert "teleport" in plugins.kinds
+    assert plugins.owner("teleport", "beam").name == "acme"
+    with pytest.raises(ConfigError, match=r"no teleport is called 'beem'.*Installed: beam"):
+        plugins.offer("teleport", "beem")
+    assert row(plugins, "zeta").error == "lmcache_teleports returned nothing; it must return a list of Offer"
 
 
 def test_a_name_that_two_plugins_offer_belongs_to_neither(install: Install) -> None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, Field, SecretStr
 
 from core.tests.app.test_cli import Environment, lmcache
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.adapter_specs import adapter_specs
-from lmcache_core.app.commands.example_line import example_line, example_settings
 from lmcache_core.app.commands.plugins_show import Found, find, find_offer, offer_json, offer_text, plugin_text
-from lmcache_core.app.configuration import ServerFlags, read_settings
-from lmcache_core.app.offer_specs import offer_specs
-from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.setting_text import default_text, limits, type_name
@@ -80,7 +74,9 @@ def test_a_name_is_a_plugin_an_offer_or_both(install: Install) -> None:
         ("simulate", "'simulate' is not installed: pip install lmcache-policies"),
         ("l2_adaptor:memory", "'l2_adaptor' is not a kind; known: plugin, l2_adapter, "),
         ("l2_adapter:memry", "no L2 adapter is called 'memry'; did you mean 'memory'?"),
-        ("plugin:memory", "no plugin, and nothing that one offers, is called 'memory'"),
+        ("plugin:memory", "no plugin is called 'memory'; installed: builtin"),
+        ("plugin:builtim", "no plugin is called 'builtim'; did you mean 'builtin'?"),
+        ("plugin:nixl", "plugin 'nixl' is not installed: pip install lmcache-l2-nixl"),
     ],
 )
 def test_a_name_that_says_too_little_or_nothing(install: Install, only_core: None, name: str, says: str) -> None:
@@ -89,6 +85,16 @@ def test_a_name_that_says_too_little_or_nothing(install: Install, only_core: Non
         find(load_plugins(), name)
     assert says.replace("builtin, acme, ", "builtin, ") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_offer_of_core_s_kinds_comes_before_one_of_a_kind_that_a_plugin_defines(install: Install) -> None:
+    head = "from lmcache_core import Offer, hookimpl\n@hookimpl(optionalhook=True)\ndef lmcache_teleports():\n"
+    offers = [f"Offer('{name}', 's', 'acme_plugin:lmcache_teleports')" for name in ("memory", "beam")]
+    install("acme", head + f"    return [{', '.join(offers)}]\n")
+    plugins = load_plugins()
+    assert find(plugins, "memory").name == "l2_adapter:memory"
+    assert find(plugins, "teleport:memory").name == "teleport:memory"
+    assert find(plugins, "beam").name == "teleport:beam"
 
 
 def test_a_plugin_and_an_offer_of_another_one_with_the_same_name(install: Install) -> None:
@@ -159,41 +165,6 @@ def test_settings_as_a_table(install: Install) -> None:
     assert "shown nowhere" not in text
 
 
-def test_the_example_works_when_it_is_pasted(install: Install) -> None:
-    install_store(install)
-    _, text = shown("acme")
-    (line,) = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.strip().startswith("example")]
-    program, command, *flags = shlex.split(line)
-    assert (program, command) == ("lmcache", "server")
-    (spec,) = adapter_specs(read_settings(ServerFlags().given(flags)).l2_adapter, load_plugins())
-    assert spec.settings is not None
-    assert spec.settings.model_dump()["cache_dir"] == Path("/tmp/lmcache")
-
-
-def examples_that_are_configurations(plugins: LoadedPlugins) -> int:
-    tried = 0
-    for row in plugins.rows():
-        for offered in row.offers:
-            if offered.kind == "serde" and offered.offer.wraps:
-                continue  # the chain, which is not named in a configuration
-            model = plugins.model(offered.kind, offered.offer.name)
-            _, _, *flags = shlex.split(example_line(offered.kind, offered.offer, model))
-            settings = read_settings(ServerFlags().given(flags))
-            adapter_specs(settings.l2_adapter, plugins)
-            offer_specs(settings, plugins)
-            tried += 1
-    return tried
-
-
-def test_every_example_of_core_is_a_configuration(only_core: None) -> None:
-    assert examples_that_are_configurations(load_plugins()) == 8
-
-
-def test_every_example_of_the_serdes_is_a_configuration() -> None:
-    pytest.importorskip("lmcache_serde", reason="lmcache-serde is not installed")
-    assert examples_that_are_configurations(load_plugins(["serde"])) == 13
-
-
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
@@ -215,33 +186,6 @@ class Odd(PluginSettings):
     shown: Annotated[str, Field(examples=["exactly this"])]
     flag: bool
     secret: SecretStr
-
-
-def test_examples_fit_the_types_and_the_limits() -> None:
-    values = example_settings(Odd)
-    assert Odd.model_validate(values).model_dump(mode="json")["inner"] == {"host": "127.0.0.1", "size": 1}
-    assert (values["colour"], values["word"], values["shown"]) == ("red", "a", "exactly this")
-
-
-class Place(BaseModel):
-    port: int = 80
-    url: str | None = None
-    folder: Path | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Place:
-        if (self.url is None) == (self.folder is None):
-            raise ValueError("one of url and folder")
-        return self
-
-
-def test_an_example_has_one_of_several_fields_where_one_is_needed() -> None:
-    class Some(PluginSettings):
-        places: Annotated[tuple[Place, ...], Field(min_length=1)]
-
-    values = example_settings(Some)
-    assert values == {"places": [{"url": "http://127.0.0.1:9000"}]}
-    Some.model_validate(values)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +229,6 @@ def test_as_json_with_the_schema(install: Install, child_environment: Environmen
     )
     assert record["schema"]["properties"]["port"]["maximum"] == 65535
     assert record["plugin"]["distribution"] == "acme-dist"
-    assert record["example"].startswith("lmcache server ")
     assert json.loads(lmcache(child_environment, "plugins", "show", "acme", "--schema").stdout) == record["schema"]
     whole = json.loads(lmcache(child_environment, "plugins", "show", "plugin:acme", "--json").stdout)
     assert whole["offers"][0]["schema"] == record["schema"]

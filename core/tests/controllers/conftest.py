@@ -1,14 +1,12 @@
-"""Harnesses of an adapter and of an eviction of L2, closed after each test."""
+"""A harness of an adapter, closed after each test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from core.tests.controllers.adapter_harness import AdapterHarness
-from core.tests.controllers.eviction_harness import EvictionHarness
-from lmcache_core.contracts.policies import EvictionPolicy
 
 
 @pytest.fixture
@@ -17,22 +15,3 @@ def harness() -> Iterator[AdapterHarness]:
     yield harness
     harness.adapter.close(0)
     harness.inbox.close()
-
-
-@pytest.fixture
-def open_harness() -> Iterator[Callable[..., EvictionHarness]]:
-    harnesses: list[EvictionHarness] = []
-
-    def start(policy: EvictionPolicy | None = None) -> EvictionHarness:
-        harnesses.append(EvictionHarness(policy))
-        return harnesses[-1]
-
-    yield start
-    for harness in harnesses:
-        harness.adapter.close(0)
-        harness.inbox.close()
-
-
-@pytest.fixture
-def eviction_harness(open_harness: Callable[..., EvictionHarness]) -> EvictionHarness:
-    return open_harness()

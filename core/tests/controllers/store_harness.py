@@ -80,7 +80,7 @@ class StoreHarness:
             self.turn()
 
     def snapshot(self, number: int = 0) -> StoreCounts:
-        account = self.store._queues[number].counters.snapshot()
+        account = self.store._queues[number].counters.now
         assert account.adds_up, account
         return account
 

@@ -288,10 +288,10 @@ def test_a_load_that_is_abandoned_comes_from_elsewhere_and_its_slots_stay_apart(
     assert harness.answer() == 4
     stalled.waiting.append(job)
     stalled.fail(job)  # which scribbles on its buffers, as late as this
-    hold = harness.storage.acquire(7, "r", storage_space(), CHUNKS[:4], 0)
-    assert hold is not None
-    assert [bytes(harness.storage.payload(slot)[:32]) for slot in hold.slots] == list(CHUNKS[:4])
-    harness.storage.release(hold)
+    references = harness.storage.acquire(7, "r", storage_space(), CHUNKS[:4], 0)
+    assert references is not None
+    assert [bytes(harness.storage.payload(slot)[:32]) for slot in references.slots] == list(CHUNKS[:4])
+    harness.storage.release(references)
     harness.turn()
     assert harness.cache.contents.state_counts().quarantined == 0
     harness.storage.end_lookup(b"c", "r")

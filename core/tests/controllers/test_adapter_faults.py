@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -27,8 +28,9 @@ def test_what_an_adapter_raises_is_a_failed_job(harness: AdapterHarness, monkeyp
 
     for verb in ("submit_delete", "unpin", "usage"):
         monkeypatch.setattr(harness.adapter, verb, broken)
-    harness.client.submit_delete(KEYS, harness.inbox, "token")
-    assert harness.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
+    outcomes: list[Sequence[Outcome]] = []
+    harness.client.delete_soon(KEYS, outcomes.append)
+    assert outcomes == [(Outcome.FAILED,) * 3]
     deletes = harness.client.counters.snapshot().verbs["delete"]
     assert (deletes.jobs, deletes.answered, deletes.outcomes) == (1, 1, {"failed": 3})
     harness.client.unpin(KEYS)

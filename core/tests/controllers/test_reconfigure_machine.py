@@ -190,7 +190,7 @@ class ReconfigureMachine(StorageMachine):
             if not change.wait(0):
                 continue
             queue = next(queue for queue in self.store._queues if queue.client is client)
-            now = queue.counters.snapshot().admitted
+            now = queue.counters.now.admitted
             if admitted is None:
                 self.closed[client] = (change, now)
             assert admitted in (None, now), "a store to an adapter that is being drained"
@@ -205,7 +205,7 @@ class ReconfigureMachine(StorageMachine):
 
     @invariant()
     def the_backlog_is_what_may_still_get_there(self) -> None:
-        waiting = any(queue.counters.snapshot().waiting for queue in self.store._queues)
+        waiting = any(queue.counters.now.waiting for queue in self.store._queues)
         if not (waiting or len(self.store._inbox) or any(client.jobs.unanswered for client in self.clients)):
             assert self.store.backlog.size_bytes == 0
 

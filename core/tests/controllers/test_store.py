@@ -212,7 +212,7 @@ def test_a_submission_that_trips_is_a_failure_of_its_objects(
 
     harness = open_harness(adapters=2)
     harness.put(chunks(3))
-    owner = {"seal": "lmcache_core.controllers.store_units.seal"}.get(method)
+    owner = {"seal": "lmcache_core.l1.cache.seal"}.get(method)
     with monkeypatch.context() as patch:
         if owner:
             patch.setattr(owner, fail)

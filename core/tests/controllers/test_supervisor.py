@@ -12,22 +12,22 @@ from lmcache_core.controllers.supervisor import Supervisor
 
 def test_a_failed_thread_is_red_while_it_is_down_and_green_again(caplog: pytest.LogCaptureFixture) -> None:
     supervisor = Supervisor()
-    begun, fail, end = threading.Semaphore(0), threading.Event(), threading.Event()
+    started, fail, end = threading.Semaphore(0), threading.Event(), threading.Event()
     reds: list[list[Condition]] = []
 
     def worker() -> None:
-        begun.release()
+        started.release()
         if not fail.is_set():
             fail.set()
             raise RuntimeError("tripped")
         end.wait(10)
 
     supervisor.start("worker", worker)
-    assert begun.acquire(timeout=5)
-    while not list(supervisor.conditions()) and not begun.acquire(blocking=False):
+    assert started.acquire(timeout=5)
+    while not list(supervisor.conditions()) and not started.acquire(blocking=False):
         pass
     reds.append(list(supervisor.conditions()))
-    assert begun.acquire(timeout=5) or reds
+    assert started.acquire(timeout=5) or reds
     end.set()
     assert supervisor.join(5) == []
     assert supervisor.status()["worker"] == {"running": False, "restarts": 1, "last_error": "RuntimeError: tripped"}
@@ -49,7 +49,6 @@ def test_a_condition_names_who_is_down_and_why() -> None:
         seen.update((each.severity, each.sentence) for each in supervisor.conditions())
         threading.Event().wait(0.0005)
     assert (Severity.CRITICAL, "thread store: it is down: OSError: disk on fire") in seen
-    supervisor.stopping()
     assert supervisor.join(10) == []
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from lmcache_core.contracts.events import Event, LeasesExpired
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.subscriber_calls import AskedSubscriber
 from lmcache_core.events.subscriber_queue import QueueLimits
 
 WAIT_SECONDS = 10.0
@@ -43,7 +44,8 @@ def bus_of(
     cpu_ratio: float = 1.0,
     now: Callable[[], float] = time.monotonic,
 ) -> EventBus:
-    return EventBus(subscribers, QueueLimits(capacity, timeout_seconds, cpu_ratio), now)
+    asked = {name: AskedSubscriber(each, each.subscriptions()) for name, each in subscribers.items()}
+    return EventBus(asked, QueueLimits(capacity, timeout_seconds, cpu_ratio), now)
 
 
 @contextmanager

@@ -86,22 +86,6 @@ def test_one_that_fails_harms_no_other_and_is_named(caplog: pytest.LogCaptureFix
     assert "cannot count" in caplog.text
 
 
-@pytest.mark.parametrize("subscriptions", [{int: print}, {LeasesExpired: 3}, {"LeasesExpired": print}, None])
-def test_one_that_subscribes_wrongly_is_left_out(subscriptions: Any, caplog: pytest.LogCaptureFixture) -> None:
-    class Wrong(Subscriber):
-        def subscriptions(self) -> Subscriptions:
-            found: Subscriptions = subscriptions
-            return found
-
-    good = Listener(LeasesExpired)
-    bus = bus_of({"wrong": Wrong(), "good": good}, 10)
-    bus.publish(expired(1))
-    assert bus.close(WAIT_SECONDS)
-    assert good.heard == [expired(1)]
-    assert bus.counters().failed == {"wrong": 1}
-    assert "subscriber=wrong event=subscriptions" in caplog.text
-
-
 def test_a_close_delivers_what_waits_closes_each_once_and_ends_the_thread() -> None:
     def fail() -> None:
         raise OSError("disk full")

@@ -9,7 +9,7 @@ import pytest
 
 from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, delivering, expired, wait_for
 from lmcache_core.contracts.events import Event, LeasesExpired
-from lmcache_core.events.subscriber_calls import SubscriberCalls
+from lmcache_core.events.subscriber_calls import AskedSubscriber, SubscriberCalls
 from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_devkit.fake_server_view import FakeServerView
 
@@ -38,9 +38,9 @@ def test_one_that_blocks_for_ever_loses_its_own_events_alone(caplog: pytest.LogC
         assert queues["stuck"].oldest_age_seconds > 0
         assert (queues["good"].dropped, queues["good"].delivered) == ({}, 2 * EVENTS)
 
-        begun = time.monotonic()
+        started = time.monotonic()
         assert not bus.close(0.05)
-        assert time.monotonic() - begun < WAIT_SECONDS / 2
+        assert time.monotonic() - started < WAIT_SECONDS / 2
         assert "left behind names=stuck" in caplog.text
         assert (stuck.closed, good.closed) == (0, 1)
         threads[1].join(WAIT_SECONDS)
@@ -73,7 +73,8 @@ def test_one_that_never_comes_back_from_begin_is_stuck_and_does_not_hold_up_the_
 
 def test_one_that_came_back_is_not_stuck_while_its_thread_rests() -> None:
     seconds = [0.0]
-    calls = SubscriberCalls("one", Listener(LeasesExpired), 1.0, lambda: seconds[0])
+    listener = Listener(LeasesExpired)
+    calls = SubscriberCalls("one", AskedSubscriber(listener, listener.subscriptions()), 1.0, lambda: seconds[0])
     calls.hand_over(expired(1))
     seconds[0] = 100.0
     assert not calls.is_stuck
@@ -139,14 +140,14 @@ def test_one_that_burns_is_held_to_its_share_and_the_others_hear_everything() ->
 
     burning, good = Listener(LeasesExpired, then=burn), Listener(LeasesExpired)
     bus = bus_of({"burning": burning, "good": good}, EVENTS // 2, cpu_ratio=0.01)
-    begun, cpu = time.monotonic(), time.process_time()
+    started, cpu = time.monotonic(), time.process_time()
     with delivering(bus):
         for number in range(EVENTS):
             bus.publish(expired(number))
             time.sleep(0.002)
         wait_for(lambda: len(good.heard) == EVENTS)
         status = bus.counters().subscribers["burning"]
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         assert status.delivered * 0.005 < 0.01 * (seconds + 0.2) + 0.01
         assert status.cpu_seconds <= time.process_time() - cpu
         assert status.state is SubscriberState.BEHIND

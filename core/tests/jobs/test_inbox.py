@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -84,3 +86,10 @@ def test_an_inbox_that_was_not_closed_closes_its_descriptor() -> None:
     del inbox
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("kind", ["Inbox", "CompletionQueue"])
+def test_one_that_lives_until_the_interpreter_ends_says_nothing(kind: str) -> None:
+    program = f"import os; from lmcache_core.jobs.queues import {kind}; os.kept = {kind}()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""

@@ -13,9 +13,8 @@ from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1 import slab_moves
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.index import Accessed, Inserted, Removed, SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
-from lmcache_core.l1.logs import Accessed, Inserted, Removed
 from lmcache_core.l1.slab_moves import windows
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES

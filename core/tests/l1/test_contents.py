@@ -10,9 +10,8 @@ from lmcache_core.contracts.cache_control import SlotUse
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.index import Removed, SpaceRecord
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.l1.logs import Removed
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_devkit.l1_audit import audit

@@ -36,7 +36,7 @@ def servers_to_change() -> Iterator[StartServer]:
             "l2_adapter": adapters,
             **settings,
         }
-        plugins = load_plugins(["devkit"])
+        plugins = load_plugins(["devkit", "policies"])
         servers.append(build(ServerSettings(**given), plugins))
         servers[-1].start()
         return servers[-1]

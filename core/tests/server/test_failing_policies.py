@@ -85,7 +85,7 @@ def test_an_adapter_does_not_run_full_although_its_eviction_policy_raises(
 ) -> None:
     memory = {"type": "memory", "max_size_gb": 1 / 512, "eviction": {"eviction_policy": "LRU"}}
     server = start_server(l2_adapter=(memory,))
-    seat = server._parts.tiers.l2.evictions[0].controller.guarded
+    seat = server._parts.tiers.l2.evictions[0].guarded
     monkeypatch.setattr(seat.policy, method, fails)
     with FakeEngine(server.info.engine_endpoint) as engine:
         for number in range(60):

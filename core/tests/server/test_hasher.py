@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import sha256
+
+import cbor2
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lmcache_client.engine_key import TokenSequence, encode_tokens
+from lmcache_client.engine_key import PADDING, TokenSequence, encode_tokens
 from lmcache_client.errors import ProtocolError
 from lmcache_client.hash_chain import read_prompt
-from lmcache_core.kernels.choice import PURE
+from lmcache_core.kernels.choice import PURE, Kernels, choose_kernels
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.chunk_hashing import PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_devkit.fake_clock import FakeClock
 
 CHAINS = list(HashChain)
+TAIL = (*range(19), *[PADDING] * 13)
+"""Three tokens behind a chunk of 16."""
 
 
 def hasher(chunk: int = 16, kind: HashChain = HashChain.BLAKE3, seed: str = "0") -> PromptHasher:
@@ -33,12 +40,13 @@ def fresh(tokens: list[int], end: int, chunk: int = 16, kind: HashChain = HashCh
     ("kind", "chunk", "tokens", "expected"),
     [
         (HashChain.BLAKE3, 16, range(16), "32748aa00c5090e4f0e1f149078a07381f4f618d898c1cbac17e36521c3de48f"),
+        (HashChain.BLAKE3, 16, TAIL, "ebe5d4d8d498df643bf4e0d7317ac825fb38e0780ced3bf0a407f1a91dfb7858"),
         (HashChain.SHA256_CBOR, 16, range(16), "d830de3d42c00f25a2949b5d12d98642664a44872c1614c5b0147556276afc9c"),
         (HashChain.BLAKE3, 64, range(1, 65), "27adb5fda7372edd60f5246707a24e46941929bbabeedb748feb08d5a4430f24"),
     ],
 )
-def test_the_protocols_own_vectors(kind: HashChain, chunk: int, tokens: range, expected: str) -> None:
-    (chunk_hash,) = hasher(chunk, kind).chunk_hashes(encode_tokens(tokens), chunk)
+def test_the_protocols_own_vectors(kind: HashChain, chunk: int, tokens: Sequence[int], expected: str) -> None:
+    *_, chunk_hash = hasher(chunk, kind).chunk_hashes(encode_tokens(tokens), len(tokens))
     assert chunk_hash.hex() == expected
 
 
@@ -52,6 +60,31 @@ def test_the_seed_is_part_of_the_cbor_chain_only() -> None:
 @pytest.mark.parametrize("kind", CHAINS)
 def test_only_whole_chunks_have_a_hash(kind: HashChain) -> None:
     assert len(hasher(kind=kind).chunk_hashes(encode_tokens(range(50)), 47)) == 2
+
+
+@pytest.mark.parametrize("kernels", [PURE, choose_kernels("auto")])
+@pytest.mark.parametrize("known", [0, 16, 32, 48])
+@pytest.mark.parametrize("there", [1, 15])
+def test_the_hash_of_a_tail_is_over_the_tokens_that_are_there(kernels: Kernels, known: int, there: int) -> None:
+    """Whatever is remembered of the prompt, and whatever comes behind its tokens in the frame."""
+    real = list(range(32 + there))
+    padded = [*real, *[PADDING] * (16 - there)]
+    whole = fresh(real[:32], 32)
+    memory = PromptHasher(open_chain(HashChain.BLAKE3, 16, "0", kernels), PromptMemory(600.0, FakeClock()))
+    memory.chunk_hashes(TokenSequence.of(encode_tokens(padded[:known])), known)
+    tail = blake3(whole[-1] + b"".join(token.to_bytes(4, "big") for token in real[32:])).digest()
+    assert list(memory.chunk_hashes(TokenSequence.of(encode_tokens(padded)), 48)) == [*whole, tail]
+
+    chain = open_chain(HashChain.BLAKE3, 16, "0", kernels)
+    encoded = bytes(TokenSequence.of(encode_tokens(padded)).encoded)
+    assert chain.extend((), memoryview(encoded + b"\xce" + b"\xff" * 4), 0, 48)[0] == [*whole, tail]
+
+
+def test_the_hash_of_a_tail_in_the_cbor_chain() -> None:
+    whole = fresh(list(range(16)), 16, kind=HashChain.SHA256_CBOR)
+    tail = sha256(cbor2.dumps([whole[0], [16, 17, 18], None], canonical=True)).digest()
+    padded = [*range(19), *[PADDING] * 13]
+    assert fresh(padded, 32, kind=HashChain.SHA256_CBOR) == [*whole, tail]
 
 
 @pytest.mark.parametrize("kind", CHAINS)

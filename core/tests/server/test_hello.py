@@ -40,7 +40,7 @@ def test_hello_says_which_server_this_is(server: Server, endpoint: str) -> None:
     assert list(hello.operations) == sorted({*hello.operations})
     assert {"hello", "ping", "lookup", "prepare_store"} <= set(hello.operations)
     assert "cb_unified_lookup" not in hello.operations, "known, and answered by its negative value alone"
-    assert {each.name for each in KNOWN_REQUESTS} > set(hello.operations)
+    assert {each.name for each in KNOWN_REQUESTS} - set(hello.operations)
 
 
 def test_a_server_without_shared_memory_names_none(start_server: StartServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import sys
 import tracemalloc
 from itertools import pairwise
 from typing import Any
@@ -28,7 +29,7 @@ def hashed(prompt: bytes) -> list[bytes]:
 def remember(memory: PromptMemory, prompt: bytes, salt: str = "") -> None:
     sequence = TokenSequence.of(encode_tokens(prompt), salt)
     hashes = hashed(prompt)
-    memory.remember(sequence, hashes, range(CHUNK, len(prompt) + 1, CHUNK))
+    memory.remember(sequence, hashes, range(CHUNK, len(prompt) + 1, CHUNK), 0)
 
 
 def known(memory: PromptMemory, prompt: bytes, salt: str = "") -> int:
@@ -324,3 +325,20 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TestTree = TreeMachine.TestCase
+
+
+def test_prompts_that_are_forgotten_for_a_listener_leave_no_memory() -> None:
+    """The garbage collector does not find them."""
+    memory = PromptMemory(600, FakeClock())
+
+    def fill_and_listen() -> None:
+        for number in range(100):
+            remember(memory, bytes([number]) * 24, salt=str(number % 3))
+        memory.listen(lambda _: None)()
+        assert (len(memory), memory.size_bytes) == (0, 0)
+
+    fill_and_listen()
+    before = sys.getallocatedblocks()
+    for _ in range(10):
+        fill_and_listen()
+    assert sys.getallocatedblocks() - before < 1000

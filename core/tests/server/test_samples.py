@@ -31,7 +31,7 @@ def start() -> Iterator[Callable[..., Server]]:
 
     def start(**settings: object) -> Server:
         given = {"host": "127.0.0.1", "port": free_port(), "chunk_size": 16, **settings}
-        servers.append(build(ServerSettings(**given), load_plugins(["devkit"])))  # type: ignore[arg-type]
+        servers.append(build(ServerSettings(**given), load_plugins(["devkit", "policies"])))  # type: ignore[arg-type]
         servers[-1].start()
         return servers[-1]
 

@@ -24,6 +24,9 @@ from lmcache_core.server.threads import Pool
 MIB = 2**20
 SIZED = Operation("sized", 101, (int,), bytes, b"refused")
 REQUESTS = 2000
+READ_AHEAD = 8
+"""Times the bound.  Requests that are read before the first answers are there are carried out: how many those are depends on
+how the interpreter switches threads."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,9 @@ def test_beyond_the_bound_requests_are_refused_and_not_carried_out(serve: Serve,
         ask(dealer, number, MIB)
     assert served.ends_with(lambda: served.router.counters.requests == REQUESTS)
     assert served.ends_with(lambda: served.router.oldest_seconds == 0)
-    assert served.router.counters.waiting_bytes < 2 * BYTES_MAX
+    assert served.router.counters.waiting_bytes < READ_AHEAD * BYTES_MAX
     carried_out = len(served.carried_out)
-    assert BYTES_MAX // MIB <= carried_out < 3 * BYTES_MAX // MIB, (
+    assert BYTES_MAX // MIB <= carried_out < (1 + READ_AHEAD) * BYTES_MAX // MIB, (
         "what waits, what libzmq has, and what the kernel has"
     )
     found = answers(dealer, REQUESTS)
@@ -261,9 +264,9 @@ def test_waiting_for_a_reader_takes_a_bounded_number_of_tries(
         ask(deaf, number, 20_000)
     assert served.ends_with(lambda: len(served.carried_out) == REQUESTS)
     time.sleep(0.3)
-    before, begun = tries, time.monotonic()
+    before, started = tries, time.monotonic()
     time.sleep(1.0)
-    assert tries - before <= (time.monotonic() - begun) / PAUSE_MAX_SECONDS + 2
+    assert tries - before <= (time.monotonic() - started) / PAUSE_MAX_SECONDS + 2
 
 
 def test_connections_that_are_gone_are_forgotten(serve: Serve) -> None:

@@ -18,9 +18,9 @@ def test_what_draining_took_is_not_given_to_closing(start_server: StartServer, m
     given: list[float] = []
     close = AdapterClient.close
 
-    def closing(port: AdapterClient, deadline_seconds: float) -> None:
+    def closing(client: AdapterClient, deadline_seconds: float) -> None:
         given.append(deadline_seconds)
-        close(port, deadline_seconds)
+        close(client, deadline_seconds)
 
     monkeypatch.setattr(AdapterClient, "close", closing)
     with FakeEngine(server.info.engine_endpoint) as engine:
@@ -35,6 +35,6 @@ def test_where_nothing_is_to_be_drained_adapters_have_all_of_it(
 ) -> None:
     server = start_server(l2_adapter=({"type": "memory"},))
     given: list[float] = []
-    monkeypatch.setattr(AdapterClient, "close", lambda port, seconds: given.append(seconds))
+    monkeypatch.setattr(AdapterClient, "close", lambda client, seconds: given.append(seconds))
     assert server.stop(4.0)
     assert [2.0 < seconds <= 4.0 for seconds in given] == [True]

@@ -24,8 +24,9 @@ L2_BYTES = 24 << 20
 LINK_BYTES_PER_SECOND = 50e6
 CHUNKS = 16
 TOKENS = CHUNKS * 16
-PROMPTS = 4 * L1_BYTES // (CHUNKS * (1 << 17))
-"""The payload of a chunk is 128 KiB."""
+OBJECT_BYTES = 1 << 17
+"""The payload of a chunk."""
+PROMPTS = 4 * L1_BYTES // (CHUNKS * OBJECT_BYTES)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def start() -> Iterator[Callable[..., Server]]:
             "disable_logging": True,
             **settings,
         }
-        servers.append(build(ServerSettings(**given), load_plugins(["devkit"])))  # type: ignore[arg-type]
+        servers.append(build(ServerSettings(**given), load_plugins(["devkit", "policies"])))  # type: ignore[arg-type]
         servers[-1].start()
         return servers[-1]
 
@@ -71,6 +72,12 @@ def test_a_burst_is_accounted_for_to_the_object(start: Callable[..., Server], ru
             assert account["backlog_bytes"] <= L1_BYTES
             check_account(account)
         assert server._parts.tiers.store.drain(30)
+        # How much of the burst was dropped depends on the machine; then L2 is filled without haste.
+        prompts = PROMPTS
+        while server.status()["store"]["adapters"]["mock"]["stored"] * OBJECT_BYTES < 2 * L2_BYTES:
+            assert engine.store(prompt(prompts), f"s{prompts}")
+            assert server._parts.tiers.store.drain(30)
+            prompts += 1
 
         server._parts.tiers.eviction.wake()
         wait_for(lambda: evicted_or_within_watermark(server))
@@ -95,7 +102,7 @@ def test_a_burst_is_accounted_for_to_the_object(start: Callable[..., Server], ru
         assert l2["usage"]["used_bytes"] <= L2_BYTES
 
         found = 0
-        for number in range(PROMPTS):
+        for number in range(prompts):
             tokens, request = prompt(number), f"r{number}"
             hits = engine.lookup(tokens, request)
             if hits:
@@ -120,14 +127,20 @@ def evicted_or_within_watermark(server: Server) -> bool:
     return not status["eviction"]["deleting"] and bool(usage["used_bytes"] <= 0.8 * usage["capacity_bytes"])
 
 
+def knows_all(server: Server) -> bool:
+    """The thread of the eviction has handled what it was notified of."""
+    status = server.status()["l2"][0]
+    return bool(status["eviction"]["known_objects"] == status["usage"]["objects"])
+
+
 def test_a_stop_waits_for_the_backlog_no_longer_than_its_limit(start: Callable[..., Server]) -> None:
     server = start(l2_adapter=(slow_adapter(bytes_per_second=1e3),))
     with FakeEngine(server.info.engine_endpoint, layers=2, hidden=1024) as engine:
         assert engine.store(prompt(1))
         wait_for(lambda: server.status()["store"]["adapters"]["mock"]["in_flight"])
-    begun = time.monotonic()
+    started = time.monotonic()
     assert not server.stop(0.2)
-    assert time.monotonic() - begun >= 0.2
+    assert time.monotonic() - started >= 0.2
 
 
 def test_l2_makes_room_and_goes_on_taking_stores(start: Callable[..., Server]) -> None:
@@ -139,6 +152,7 @@ def test_l2_makes_room_and_goes_on_taking_stores(start: Callable[..., Server]) -
             assert engine.store(prompt(number))
             wait_for(lambda: not server.status()["store"]["backlog_bytes"])
             wait_for(lambda: evicted_or_within_watermark(server))
+        wait_for(lambda: knows_all(server))
         status = server.status()
         account, l2 = status["store"]["adapters"]["memory"], status["l2"][0]
         assert (account["stored"], account["failed"], account["dropped"]) == (PROMPTS * CHUNKS, 0, 0)

@@ -14,8 +14,8 @@ from core.tests.server.test_controller_faults import restarts, trip, wait_for
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.events import LeasesExpired
 from lmcache_core.controllers import supervisor
-from lmcache_core.controllers.l2_contents import L2Listing
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_policies.l2_eviction.listing import L2Listing
 
 TOKENS = list(range(320))
 CHUNKS = 20
@@ -61,8 +61,8 @@ DEATHS: dict[str, Trip] = {
     "store": at(lambda parts: parts.tiers.store, "_enqueue"),
     "prefetch": at(lambda parts: parts.tiers.prefetch, "_handle"),
     "eviction": at(lambda parts: parts.tiers.eviction, "cycle"),
-    "l1-growth": at(lambda parts: parts.growth, "_fill"),
-    "l2-eviction-memory": at(lambda parts: parts.tiers.l2.evictions[0].controller, "_handle"),
+    "l1-preallocation": at(lambda parts: parts.preallocation, "_fill"),
+    "l2-eviction-memory": at(lambda parts: parts.tiers.l2.evictions[0].eviction, "_go_on"),
     "conditions": at(lambda parts: parts.common.conditions, "check"),
     "reaper": check,
     "pooled-0": task("pooled"),
@@ -103,7 +103,7 @@ def work(engine: FakeEngine, server: Server, first_token: int) -> None:
     engine.lookup(tokens, f"r{first_token}")
     server._parts.common.bus.publish(LeasesExpired(0, 0))
     server._parts.tiers.eviction.wake()
-    server._parts.growth._requested.set()
+    server._parts.preallocation._requested.set()
     engine.end(f"r{first_token}")
 
 

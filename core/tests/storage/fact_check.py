@@ -68,9 +68,9 @@ class FactCheck:
                 sums["bytes to l2"] += event.stored_bytes
             case event_types.LoadCompleted():
                 sums["loaded"] += event.loaded
-            case event_types.ObjectsCame():
+            case event_types.ObjectsAdded():
                 self._there.update(_objects(event))
-            case event_types.ObjectsLeft():
+            case event_types.ObjectsRemoved():
                 self._there.difference_update(_objects(event))
 
     def _check_lookups(self) -> None:
@@ -118,7 +118,7 @@ class FactCheck:
         assert said[event_types.PrefetchCompleted] <= ended
 
 
-def _objects(event: event_types.ObjectsCame | event_types.ObjectsLeft) -> list[_Object]:
+def _objects(event: event_types.ObjectsAdded | event_types.ObjectsRemoved) -> list[_Object]:
     whose = (event.model_name, event.cache_salt, event.kv_rank)
     hashes = event.chunk_hashes
     return [(*whose, hashes[at : at + HASH_BYTES]) for at in range(0, len(hashes), HASH_BYTES)]

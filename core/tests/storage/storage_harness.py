@@ -123,10 +123,10 @@ class StorageHarness:
         self.turn()
 
     def put(self, *chunks: bytes, into: StoredSpace | None = None) -> None:
-        hold, indexes = self.storage.reserve(WORKER, into or space(), chunks)
-        for slot, index in zip(hold.slots, indexes, strict=True):
+        references, indexes = self.storage.reserve(WORKER, into or space(), chunks)
+        for slot, index in zip(references.slots, indexes, strict=True):
             self.storage.payload(slot)[:] = chunks[index] * (PAYLOAD // 32)
-        assert self.storage.publish(hold, 0, "r")
+        assert self.storage.publish(references, 0, "r")
 
     def put_in_l2(self, *chunks: bytes, into: StoredSpace | None = None, only: int | None = None) -> None:
         """Chunks that L1 does not have; in this adapter alone, if one is given."""

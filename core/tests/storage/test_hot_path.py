@@ -1,4 +1,4 @@
-"""A lookup that L1 answers costs the storage floor no step per chunk: counted, not timed."""
+"""A lookup that L1 answers costs the storage layer no step per chunk: counted, not timed."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def lines_of_storage(harness: StorageHarness, chunks: int, ranks: tuple[int, ...
         harness.ask(*hashes, shards=tuple(Shard((space(rank),)) for rank in ranks))
         assert harness.answer() == chunks
         for rank in ranks if way == "retrieve" else ():
-            hold = harness.storage.acquire(rank, "r", space(rank), hashes, 0)
-            assert hold is not None
-            harness.storage.release(hold)
+            references = harness.storage.acquire(rank, "r", space(rank), hashes, 0)
+            assert references is not None
+            harness.storage.release(references)
         if way == "free":
             harness.storage.free_lookup(b"c", "r", 0, chunks)
         harness.storage.end_lookup(b"c", "r")

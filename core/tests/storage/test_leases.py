@@ -18,7 +18,7 @@ from core.tests.storage.storage_harness import (
     space,
 )
 from lmcache_core.contracts.events import LeasesExpired, LookupFinished
-from lmcache_core.l1.logs import Accessed
+from lmcache_core.l1.index import Accessed
 from lmcache_core.storage.counters import total
 
 READ_TTL, WRITE_TTL = 300, 600
@@ -33,9 +33,9 @@ def full() -> Iterator[StorageHarness]:
 
 def free_slots(harness: StorageHarness) -> int:
     """How many chunks can be stored now."""
-    hold, _ = harness.storage.reserve(99, space(), [bytes([150 + n]) * 32 for n in range(16)])
-    harness.storage.discard(hold)
-    return len(hold.slots)
+    references, _ = harness.storage.reserve(99, space(), [bytes([150 + n]) * 32 for n in range(16)])
+    harness.storage.discard(references)
+    return len(references.slots)
 
 
 # --- what no worker has picked up
@@ -65,13 +65,13 @@ def test_what_a_worker_has_picked_up_outlives_its_request(harness: StorageHarnes
     harness.put(*CHUNKS)
     harness.settle()
     harness.ask(*CHUNKS)
-    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:3], 0)
-    assert hold is not None
+    references = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:3], 0)
+    assert references is not None
     harness.storage.end_lookup(b"c", "r")
     assert harness.held() == 3
     harness.storage.clear(force=True)
-    assert bytes(harness.storage.payload(hold.slots[2])) == CHUNKS[2] * (PAYLOAD // 32)
-    harness.storage.release(hold)
+    assert bytes(harness.storage.payload(references.slots[2])) == CHUNKS[2] * (PAYLOAD // 32)
+    harness.storage.release(references)
     assert (harness.held(), harness.cache.objects) == (0, 0)
 
 
@@ -83,9 +83,9 @@ def test_pings_keep_what_is_queued(harness: StorageHarness) -> None:
         harness.pass_time(READ_TTL - 10)
         harness.storage.renew_lookups(b"c")
     assert harness.held() == 8
-    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
-    assert hold is not None
-    harness.storage.release(hold)
+    references = harness.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+    assert references is not None
+    harness.storage.release(references)
     assert harness.held() == 0
 
 
@@ -94,17 +94,17 @@ def test_pings_keep_what_is_queued(harness: StorageHarness) -> None:
 
 @pytest.mark.parametrize("answer", ["commit", "abandon", "unregister"])
 def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full: StorageHarness, answer: str) -> None:
-    hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
+    references, _ = full.storage.reserve(WORKER, space(), CHUNKS)
     assert free_slots(full) == 0
     full.pass_time(WRITE_TTL + 1)
     assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (8, 0)
     assert full.events.of(LeasesExpired)[-1] == LeasesExpired(0, 8)
-    full.storage.payload(hold.slots[0])[:] = b"\xab" * PAYLOAD  # it may still write
+    full.storage.payload(references.slots[0])[:] = b"\xab" * PAYLOAD  # it may still write
     match answer:
         case "commit":
-            assert not full.storage.publish(hold, 0, "r")
+            assert not full.storage.publish(references, 0, "r")
         case "abandon":
-            full.storage.discard(hold)
+            full.storage.discard(references)
         case _:
             full.storage.end_worker(WORKER)
     assert (full.cache.contents.state_counts().quarantined, full.cache.objects, free_slots(full)) == (0, 0, 8)
@@ -114,23 +114,23 @@ def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full
 def test_slots_of_a_late_reader_wait_for_its_answer(full: StorageHarness, answer: str) -> None:
     full.put(*CHUNKS)
     full.settle()
-    hold = full.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
-    assert hold is not None
+    references = full.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+    assert references is not None
     full.pass_time(READ_TTL + 1)
     full.storage.clear(force=True)
     assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (8, 0)
-    assert not full.storage.is_live(hold)
-    assert bytes(full.storage.payload(hold.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
+    assert not full.storage.is_live(references)
+    assert bytes(full.storage.payload(references.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
     if answer == "commit":
-        full.storage.release(hold)
+        full.storage.release(references)
     else:
         full.storage.end_worker(WORKER)
     assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (0, 8)
 
 
 def test_what_was_half_written_is_discarded_with_its_worker(full: StorageHarness) -> None:
-    hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
-    full.storage.payload(hold.slots[0])[:] = b"\xab" * PAYLOAD
+    references, _ = full.storage.reserve(WORKER, space(), CHUNKS)
+    full.storage.payload(references.slots[0])[:] = b"\xab" * PAYLOAD
     full.storage.end_worker(WORKER)
     assert (full.cache.objects, free_slots(full)) == (0, 8)
     full.ask(*CHUNKS)
@@ -157,12 +157,12 @@ def test_a_worker_that_comes_when_the_lookups_time_is_over_has_a_hold_of_its_own
     harness.ask(*CHUNKS)
     harness.clock.advance(READ_TTL + 1)
     harness.cache.leases.expire(harness.clock.monotonic())  # the lease is over, and the lookup is still in the table
-    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
-    assert hold is not None
+    references = harness.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+    assert references is not None
     harness.storage.expire()
     harness.storage.end_lookup(b"c", "r")
     assert harness.held() == 8
-    harness.storage.release(hold)
+    harness.storage.release(references)
     assert harness.held() == 0
 
 
@@ -179,9 +179,9 @@ def test_a_worker_that_reads_before_the_answer_takes_nothing_from_the_lookup(har
     harness.put_in_l2(*CHUNKS)
     harness.put(*CHUNKS[:4])
     harness.ask(*CHUNKS)
-    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:4], 0)
-    assert hold is not None
-    harness.storage.release(hold)
+    references = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:4], 0)
+    assert references is not None
+    harness.storage.release(references)
     harness.settle()
     assert (harness.answer(), harness.held()) == (8, 8)
 
@@ -240,14 +240,14 @@ def test_threads_that_do_everything_at_once_leave_nothing_held(harness: StorageH
                 harness.ask(*CHUNKS[: numbers.randint(0, 8)], request=request, connection=connection)
                 hits = harness.storage.lookup_result(connection, request)
                 assert hits is not None
-                hold = harness.storage.acquire(number, request, space(), CHUNKS[:hits], 0) if hits else None
+                references = harness.storage.acquire(number, request, space(), CHUNKS[:hits], 0) if hits else None
                 if numbers.random() < 0.5:
                     harness.storage.free_lookup(connection, request, 0, numbers.randint(0, 8))
                 if numbers.random() < 0.5:
                     harness.storage.end_lookup(connection, request)
-                if hold:
-                    assert bytes(harness.storage.payload(hold.slots[-1])[:32]) == CHUNKS[hits - 1]
-                    harness.storage.release(hold)
+                if references:
+                    assert bytes(harness.storage.payload(references.slots[-1])[:32]) == CHUNKS[hits - 1]
+                    harness.storage.release(references)
                 harness.storage.renew_lookups(connection)
                 harness.storage.expire()
         except Exception as error:  # noqa: BLE001 - the test's thread tells of it

@@ -71,13 +71,13 @@ def test_workers_take_over_what_the_lookup_held_one_read_each(harness: StorageHa
     harness.put(*CHUNKS)
     harness.settle()
     harness.ask(*CHUNKS, readers=2)
-    holds = []
+    held = []
     for reader in (1, 2):
-        hold = harness.storage.acquire(reader, "r", space(), CHUNKS, 0)
-        assert hold is not None
-        holds.append(hold)
-    for hold in holds:
-        harness.storage.release(hold)
+        references = harness.storage.acquire(reader, "r", space(), CHUNKS, 0)
+        assert references is not None
+        held.append(references)
+    for references in held:
+        harness.storage.release(references)
     assert harness.cache.contents.state_counts().held == 0, "the lookup still holds what both have read"
 
 
@@ -85,9 +85,9 @@ def test_a_worker_of_another_request_takes_nothing_over(harness: StorageHarness)
     harness.put(*CHUNKS)
     harness.settle()
     harness.ask(*CHUNKS)
-    hold = harness.storage.acquire(WORKER, "other", space(), CHUNKS, 0)
-    assert hold is not None
-    harness.storage.release(hold)
+    references = harness.storage.acquire(WORKER, "other", space(), CHUNKS, 0)
+    assert references is not None
+    harness.storage.release(references)
     assert harness.cache.contents.state_counts().held == 8
 
 
@@ -238,11 +238,11 @@ def test_a_load_that_times_out_is_a_miss_and_its_slots_wait_for_the_adapter(harn
 
 
 def test_a_store_that_comes_too_late_is_not_published(harness: StorageHarness) -> None:
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS)
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS)
     harness.clock.advance(601)
     harness.storage.expire()
     assert harness.cache.contents.state_counts().quarantined == 8
-    assert not harness.storage.publish(hold, 0, "r")
+    assert not harness.storage.publish(references, 0, "r")
     assert harness.cache.contents.state_counts().quarantined == 0
     harness.ask(*CHUNKS)
     assert harness.answer() == 0 or harness.answer() is None
@@ -292,8 +292,8 @@ def test_a_worker_that_never_commits_is_stopped_at_a_limit(harness: StorageHarne
 
 def test_no_stores_are_taken_once_the_server_stops(harness: StorageHarness) -> None:
     harness.storage.take_no_stores()
-    hold, indexes = harness.storage.reserve(WORKER, space(), CHUNKS)
-    assert (hold.slots, list(indexes)) == ((), [])
+    references, indexes = harness.storage.reserve(WORKER, space(), CHUNKS)
+    assert (references.slots, list(indexes)) == ((), [])
 
 
 @pytest.mark.parametrize("first", [b"a", b"b"])
@@ -304,9 +304,9 @@ def test_two_engines_with_one_request_id_keep_what_each_is_still_to_read(harness
         harness.storage.lookup(LookupRequest(connection, "r", (Shard((space(),)),), CHUNKS, 1))
     harness.settle()
     for worker, connection in ((1, first), (2, b"b" if first == b"a" else b"a")):
-        hold = harness.storage.acquire(worker, "r", space(), CHUNKS, 0)
-        assert hold is not None, "the other request's end let it go"
-        harness.storage.release(hold)
+        references = harness.storage.acquire(worker, "r", space(), CHUNKS, 0)
+        assert references is not None, "the other request's end let it go"
+        harness.storage.release(references)
         harness.storage.end_lookup(connection, "r")
     counts = harness.cache.contents.state_counts()
     assert (counts.held, counts.cached, counts.leases) == (0, 0, 0)
@@ -317,9 +317,9 @@ def test_a_request_id_that_others_use_for_other_chunks_is_not_a_hindrance(harnes
     harness.settle()
     for connection, chunks in ((b"a", CHUNKS[:3]), (b"b", CHUNKS[3:])):
         harness.storage.lookup(LookupRequest(connection, "r", (Shard((space(),)),), chunks, 1))
-    hold = harness.storage.acquire(1, "r", space(), CHUNKS[3:], 0)
-    assert hold is not None
-    harness.storage.release(hold)
+    references = harness.storage.acquire(1, "r", space(), CHUNKS[3:], 0)
+    assert references is not None
+    harness.storage.release(references)
     assert harness.cache.contents.state_counts().held == 3
 
 

@@ -14,7 +14,7 @@ as it says, instead of about 10,000.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -33,8 +33,9 @@ from lmcache_client.messages import LayoutPart, SlotDescriptor, WorkerRegistrati
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.cache_control import CachedObject
+from lmcache_core.contracts.operation import Stream
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
-from lmcache_core.contracts.request_module import ModuleContext, TokenIds
+from lmcache_core.contracts.request_module import ModuleContext, ReadTokens, TokenIds
 from lmcache_core.contracts.storage import LookupRequest, Shard, SparseLookupRequest, StoredSpace
 from lmcache_core.controllers import prefetch_plan
 from lmcache_core.controllers.adapter_client import AdapterClient
@@ -130,6 +131,9 @@ class WorkersCall:
     def reply(self, result: object) -> bool:
         raise AssertionError("no transfer is deferred")
 
+    def stream(self, wake: Callable[[], None]) -> Stream:
+        raise AssertionError("no transfer is answered by a stream")
+
 
 CALL = WorkersCall()
 RANGES: Final[dict[str, Any]] = {
@@ -149,6 +153,9 @@ class PromptsByNumber:
         assert isinstance(token_ids, msgspec.Raw)
         return PROMPTS[msgspec.msgpack.decode(token_ids, type=int)][: end // CHUNK_TOKENS]
 
+    def listen(self, function: Callable[[ReadTokens], None]) -> Callable[[], None]:
+        raise AssertionError("no module of these reads tokens")
+
 
 class Asked(NamedTuple):
     """A lookup whose answer was not read."""
@@ -156,7 +163,7 @@ class Asked(NamedTuple):
     chunks: Sequence[bytes]
     rows: tuple[tuple[int, int | None], ...]
     sparse: bool
-    begun: float
+    started: float
 
 
 class FromFirst(PrefetchPolicy):
@@ -301,11 +308,11 @@ class StorageMachine(RuleBasedStateMachine):
             first = 0 if window is None or hits is None else max(0, hits - window)
             chunks = tuple(asked.chunks[first:hits] if found is None else [asked.chunks[place] for place in found])
             for part, begin in ((chunks[:cut], first), (chunks[cut:], first + cut)):
-                hold = self.storage.acquire(SELF, request, SPACES[rank], part, begin)
-                assert hold is not None
-                for slot, chunk_hash in zip(hold.slots, part, strict=True):
+                references = self.storage.acquire(SELF, request, SPACES[rank], part, begin)
+                assert references is not None
+                for slot, chunk_hash in zip(references.slots, part, strict=True):
                     assert self.storage.payload(slot) == content(rank, chunk_hash), "a hit with wrong bytes"
-                self.storage.release(hold)
+                self.storage.release(references)
                 self.storage.clear(force=False)
 
     @rule(prompt=st.sampled_from(PROMPTS), rank=st.integers(0, 1))
@@ -315,11 +322,11 @@ class StorageMachine(RuleBasedStateMachine):
         self.storage.clear(force=False)
 
     def store_all(self, prompt: tuple[bytes, ...], rank: int) -> None:
-        hold, indexes = self.storage.reserve(SELF, SPACES[rank], prompt)
-        for slot, index in zip(hold.slots, indexes, strict=True):
+        references, indexes = self.storage.reserve(SELF, SPACES[rank], prompt)
+        for slot, index in zip(references.slots, indexes, strict=True):
             self.storage.payload(slot)[:] = content(rank, prompt[index])
-        if hold.slots:
-            assert self.storage.publish(hold, 0, "r")
+        if references.slots:
+            assert self.storage.publish(references, 0, "r")
 
     @rule()
     def everything_is_answered(self) -> None:
@@ -664,7 +671,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.turn()
         for connection, request in self.asked:
             lookup = self.storage._lookups._table.find(connection, request)
-            late = self.clock.monotonic() >= self.asked[connection, request].begun + LOOKUP_TIMEOUT
+            late = self.clock.monotonic() >= self.asked[connection, request].started + LOOKUP_TIMEOUT
             assert lookup is None or lookup.answer is not None or not late, "a lookup that is not answered in time"
 
     @rule()

@@ -22,7 +22,7 @@ from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.logs import Accessed, Inserted, LogEntry
+from lmcache_core.l1.index import Accessed, Inserted, LogEntry
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueAdapter
@@ -63,10 +63,10 @@ class StorageHarness:
             self.prefetch.cycle()
 
     def put(self, first: int, *chunks: bytes, request: str = "r") -> None:
-        hold, _ = self.storage.reserve(7, SPACE, chunks)
-        for slot in hold.slots:
+        references, _ = self.storage.reserve(7, SPACE, chunks)
+        for slot in references.slots:
             self.storage.payload(slot)[:] = bytes(PAYLOAD)
-        assert self.storage.publish(hold, first, request)
+        assert self.storage.publish(references, first, request)
 
     def ask(self, *chunks: bytes, request: str = "r") -> None:
         self.storage.lookup(LookupRequest(b"c", request, (Shard((SPACE,)),), chunks, 1))
@@ -119,9 +119,9 @@ def test_only_the_prefix_that_was_hit_is_an_access_and_it_is_logged_once(harness
     (entry,) = harness.entries()
     assert isinstance(entry, Accessed)
     assert (len(entry.slots), entry.facts.first_chunk, entry.facts.request.hit_chunks) == (3, 0, 3)
-    hold = harness.storage.acquire(7, "r", SPACE, CHUNKS[:3], 0)
-    assert hold
-    harness.storage.release(hold)
+    references = harness.storage.acquire(7, "r", SPACE, CHUNKS[:3], 0)
+    assert references
+    harness.storage.release(references)
     assert harness.entries() == [], "reading what a lookup has hit is not a second hit"
     harness.ask(*CHUNKS)
     harness.settle()
@@ -154,12 +154,12 @@ def test_another_request_is_another_access(harness: StorageHarness) -> None:
 def test_a_read_without_a_lookup_is_an_access(harness: StorageHarness) -> None:
     harness.put(0, *CHUNKS[:3])
     harness.entries()
-    hold = harness.storage.acquire(7, "unheard of", SPACE, CHUNKS[:2], 0)
-    assert hold
+    references = harness.storage.acquire(7, "unheard of", SPACE, CHUNKS[:2], 0)
+    assert references
     (entry,) = harness.entries()
     assert isinstance(entry, Accessed)
     assert len(entry.slots) == 2
-    harness.storage.release(hold)
+    harness.storage.release(references)
 
 
 def test_what_was_brought_from_l2_and_kept_is_an_insert_and_no_access(harness: StorageHarness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import select
 from collections.abc import Iterator, Sequence
 
@@ -328,7 +329,7 @@ def test_no_shard_takes_all_the_room() -> None:
     with open_storage(StorageHarness(slots=20)) as harness:
         for rank in (0, 1):
             harness.put_in_l2(*CHUNKS, into=space(rank))
-        hold, _ = harness.storage.reserve(WORKER, space(), [bytes([200 + n]) * 32 for n in range(14)])
+        references, _ = harness.storage.reserve(WORKER, space(), [bytes([200 + n]) * 32 for n in range(14)])
         harness.ask(*CHUNKS, shards=BOTH)
         harness.settle()
         assert harness.answer() is None, "it waits a little for eviction"
@@ -336,7 +337,7 @@ def test_no_shard_takes_all_the_room() -> None:
         harness.pass_time(prefetch_plan.SPACE_WAIT_SECONDS)
         assert harness.answer() == 3, "six slots for two shards"
         assert harness.held() == 14 + 6
-        harness.storage.discard(hold)
+        harness.storage.discard(references)
         harness.storage.end_lookup(b"c", "r")
         assert nothing_is_left(harness)
 
@@ -358,12 +359,12 @@ def test_loads_wait_a_little_until_eviction_has_made_room() -> None:
 
 def test_a_chunk_that_is_being_written_is_taken_when_it_is_there(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS)
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[3:4])
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[3:4])
     harness.ask(*CHUNKS)
     harness.settle()
     assert harness.answer() is None
-    harness.storage.payload(hold.slots[0])[:] = CHUNKS[3] * (PAYLOAD // 32)
-    assert harness.storage.publish(hold, 3, "other")
+    harness.storage.payload(references.slots[0])[:] = CHUNKS[3] * (PAYLOAD // 32)
+    assert harness.storage.publish(references, 3, "other")
     harness.settle()
     assert harness.answer() == 8
 
@@ -378,11 +379,11 @@ def test_loads_beyond_the_bound_wait_until_readers_have_taken_over() -> None:
         harness.settle()
         assert (harness.answer("a"), harness.answer("b")) == (6, None)
         assert harness.prefetch.status()["l1_bytes"] == 8 * SLOT, "what fits is loaded"
-        hold = harness.storage.acquire(WORKER, "a", space(), CHUNKS[:6], 0)
+        references = harness.storage.acquire(WORKER, "a", space(), CHUNKS[:6], 0)
         harness.settle()
         assert harness.answer("b") == 6
-        assert hold is not None
-        harness.storage.release(hold)
+        assert references is not None
+        harness.storage.release(references)
         harness.storage.end_lookup(b"c", "b")
         harness.storage.end_lookup(b"c", "a")
         assert nothing_is_left(harness)
@@ -523,3 +524,34 @@ def test_a_lookup_that_cannot_be_looked_up_is_none(harness: StorageHarness, monk
     with pytest.raises(RuntimeError, match="injected"):
         harness.ask(*CHUNKS)
     assert (harness.answer(), harness.storage.lookups_open, harness.cache.contents.state_counts().leases) == (0, 0, 0)
+
+
+# --- what stays
+
+
+@pytest.mark.parametrize("how", ["answered", "abandoned", "timed out"])
+def test_a_lookup_that_has_ended_is_freed_without_the_garbage_collector(pair: StorageHarness, how: str) -> None:
+    pair.put_in_l2(*CHUNKS)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            request = f"r{number}"
+            pair.ask(*CHUNKS, request=request)
+            pair.turn()
+            if how == "timed out":
+                pair.pass_time(LOOKUP_TIMEOUT)
+            if how != "abandoned":
+                pair.settle()
+                assert pair.answer(request) is not None
+            pair.storage.end_lookup(b"c", request)
+            pair.settle()
+        assert nothing_is_left(pair)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = {type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("lmcache_")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left

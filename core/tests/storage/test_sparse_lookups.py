@@ -72,9 +72,9 @@ def test_one_chunk_at_several_places_is_one_object_and_read_as_often(harness: St
     assert harness.cache.objects == 2
     for _ in range(2):
         assert harness.cache.contents.state_counts().held == 2
-        hold = harness.storage.acquire(WORKER, "r", space(), [CHUNKS[0]], 0)
-        assert hold is not None
-        harness.storage.release(hold)
+        references = harness.storage.acquire(WORKER, "r", space(), [CHUNKS[0]], 0)
+        assert references is not None
+        harness.storage.release(references)
     assert harness.held() == 1
     harness.storage.end_lookup(b"c", "r")
     assert harness.held() == 0
@@ -87,9 +87,9 @@ def test_workers_take_chunks_in_any_order_for_all_readers(harness: StorageHarnes
     assert harness.places() == [0, 1, 2, 3]
     for chunks in (CHUNKS[2:4], CHUNKS[:2], tuple(reversed(CHUNKS[:4]))):
         assert harness.held() > 0
-        hold = harness.storage.acquire(WORKER, "r", space(), chunks, 100)
-        assert hold is not None
-        harness.storage.release(hold)
+        references = harness.storage.acquire(WORKER, "r", space(), chunks, 100)
+        assert references is not None
+        harness.storage.release(references)
     assert harness.held() == 0
 
 

@@ -25,9 +25,9 @@ from lmcache_core.contracts.events import (
     LookupFinished,
     LookupHashes,
     LookupStarted,
-    ObjectsCame,
-    ObjectsLeft,
+    ObjectsAdded,
     ObjectsRead,
+    ObjectsRemoved,
     RequestEnded,
     StoreCompleted,
     StoreRefused,
@@ -156,15 +156,15 @@ def test_a_lookup_that_fails_after_its_request_ended_is_abandoned_once(
 
 def test_what_is_loaded_without_a_request_has_no_event(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS[:2])
-    before = len(harness.events.of(ObjectsCame))
+    before = len(harness.events.of(ObjectsAdded))
     harness.ask(*CHUNKS[:2])
     harness.turn()
     harness.finish("lookup")
     harness.storage.end_lookup(b"c", "r")
     harness.settle()
     assert harness.events.of(LoadCompleted)[0].loaded == 2
-    assert len(harness.events.of(ObjectsCame)) == before
-    assert not [event for event in harness.events.of(ObjectsLeft) if event.reason == "passing"]
+    assert len(harness.events.of(ObjectsAdded)) == before
+    assert not [event for event in harness.events.of(ObjectsRemoved) if event.reason == "passing"]
 
 
 def test_a_request_that_ends_has_an_event(harness: StorageHarness) -> None:
@@ -172,35 +172,64 @@ def test_a_request_that_ends_has_an_event(harness: StorageHarness) -> None:
     assert harness.events.of(RequestEnded) == [RequestEnded("r")]
 
 
+def test_a_request_that_its_engine_never_ends_ends_with_its_lookup(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS[:2])
+    harness.ask(*CHUNKS[:2])
+    harness.pass_time(299)
+    assert not harness.events.of(RequestEnded)
+    harness.pass_time(2)
+    assert harness.events.of(RequestEnded) == [RequestEnded("r", incomplete=True)]
+    harness.pass_time(1000)
+    assert len(harness.events.of(RequestEnded)) == 1
+
+
+def test_the_request_of_a_lookup_beyond_the_limit_ends(
+    harness: StorageHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmcache_core.storage.lookups.LOOKUPS_MAX", 1)
+    for name in ("first", "second"):
+        harness.storage.lookup(LookupRequest(b"c", name, (Shard((space(),)),), CHUNKS, 1))
+    assert harness.events.of(RequestEnded) == [RequestEnded("first", incomplete=True)]
+
+
+def test_a_request_that_looks_up_again_goes_on(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS[:2])
+    harness.ask(*CHUNKS[:2])
+    harness.pass_time(200)
+    harness.ask(*CHUNKS[:2])
+    harness.pass_time(200)
+    assert not harness.events.of(RequestEnded)
+
+
 def test_a_store_says_which_request_and_how_long_it_took(harness: StorageHarness) -> None:
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:2])
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:2])
     harness.clock.advance(3)
-    assert harness.storage.publish(hold, 5, "r")
+    assert harness.storage.publish(references, 5, "r")
     (stored,) = harness.events.of(ChunksStored)
     assert stored == ChunksStored("m", "", space().space.kv_rank, 2, 2 * PAYLOAD, "r", 5, 3.0)
-    (came,) = harness.events.of(ObjectsCame)
-    assert came == ObjectsCame("m", "", space().space.kv_rank, OBJECT, "worker", "r", 5, b"".join(CHUNKS[:2]))
+    (came,) = harness.events.of(ObjectsAdded)
+    assert came == ObjectsAdded("m", "", space().space.kv_rank, OBJECT, "worker", "r", 5, b"".join(CHUNKS[:2]))
 
 
 def test_a_retrieve_has_an_event_when_the_worker_has_read_it(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:4])
     harness.ask(*CHUNKS[:4])
-    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[1:3], 1)
-    assert hold is not None
+    references = harness.storage.acquire(WORKER, "r", space(), CHUNKS[1:3], 1)
+    assert references is not None
     rank = space().space.kv_rank
     assert harness.events.of(ObjectsRead) == [ObjectsRead("m", "", rank, "r", 1, b"".join(CHUNKS[1:3]))]
     assert not harness.events.of(ChunksRetrieved)
     harness.clock.advance(4)
-    harness.storage.release(hold)
+    harness.storage.release(references)
     assert harness.events.of(ChunksRetrieved) == [ChunksRetrieved("m", "", rank, 2, 2 * PAYLOAD, "r", 1, 4.0)]
 
 
 def test_what_a_dead_worker_was_given_was_not_read(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:2])
-    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:2], 0)
-    assert hold is not None
+    references = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:2], 0)
+    assert references is not None
     harness.storage.end_worker(WORKER)
-    harness.storage.release(hold)
+    harness.storage.release(references)
     assert not harness.events.of(ChunksRetrieved)
     assert total(harness.storage.counters.snapshot()).retrieved_chunks == 2
 
@@ -212,9 +241,9 @@ def test_a_retrieve_that_is_not_served_is_counted(harness: StorageHarness) -> No
 
 
 def test_a_commit_that_comes_too_late_stores_nothing(harness: StorageHarness) -> None:
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:2])
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:2])
     harness.pass_time(700)
-    assert not harness.storage.publish(hold, 0, "r")
+    assert not harness.storage.publish(references, 0, "r")
     counted = total(harness.storage.counters.snapshot())
     assert (counted.stores, counted.stores_late, counted.stored_chunks) == (0, 1, 0)
     assert not harness.events.of(ChunksStored)
@@ -223,38 +252,38 @@ def test_a_commit_that_comes_too_late_stores_nothing(harness: StorageHarness) ->
 def test_a_store_that_finds_no_room_is_refused_for_what_is_missing() -> None:
     with open_storage(StorageHarness(slots=3)) as harness:
         harness.put(CHUNKS[0])
-        hold, indexes = harness.storage.reserve(WORKER, space(), CHUNKS[:6])
+        references, indexes = harness.storage.reserve(WORKER, space(), CHUNKS[:6])
         assert list(indexes) == [1, 2]
         assert harness.events.of(StoreRefused) == [StoreRefused("m", "", 3, "no_room")]
         row = harness.storage.counters.snapshot()["m", ""]
         assert (row.refused_chunks, row.refused_bytes) == ({"no_room": 3}, {"no_room": 3 * PAYLOAD})
-        harness.storage.discard(hold)
+        harness.storage.discard(references)
 
 
 def test_a_store_beyond_its_quota_is_refused_as_such(harness: StorageHarness) -> None:
     harness.cache.salts.limit(SaltLimits({"": 2 * SLOT}), ("",))
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:5])
-    assert len(hold.slots) == 2
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:5])
+    assert len(references.slots) == 2
     assert harness.events.of(StoreRefused) == [StoreRefused("m", "", 3, "quota")]
-    harness.storage.discard(hold)
+    harness.storage.discard(references)
 
 
 def test_a_store_while_the_server_stops_is_refused_for_what_is_not_there(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:2])
     harness.storage.take_no_stores()
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:5])
-    assert not hold.slots
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:5])
+    assert not references.slots
     assert harness.events.of(StoreRefused) == [StoreRefused("m", "", 3, "stopping")]
 
 
 def test_a_worker_with_too_much_open_is_refused(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_core.storage.manager.WORKER_LEASES_MAX", 1)
-    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:1])
+    references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:1])
     harness.storage.reserve(WORKER, space(), CHUNKS[:3])
     assert harness.events.of(StoreRefused) == [StoreRefused("m", "", 2, "too_many_transfers")]
     assert harness.storage.acquire(WORKER, "r", space(), CHUNKS[:1], 0) is None
     assert total(harness.storage.counters.snapshot()).unread_chunks == {"too_many_transfers": 1}
-    harness.storage.discard(hold)
+    harness.storage.discard(references)
 
 
 def test_clearing_has_an_event_with_what_was_removed(harness: StorageHarness) -> None:
@@ -264,23 +293,23 @@ def test_clearing_has_an_event_with_what_was_removed(harness: StorageHarness) ->
     assert harness.storage.clear(force=False) == 2
     assert harness.storage.clear(force=True) == 1
     assert harness.events.of(CacheCleared) == [CacheCleared(2, False), CacheCleared(1, True)]
-    left = harness.events.of(ObjectsLeft)
+    left = harness.events.of(ObjectsRemoved)
     assert [event.reason for event in left] == ["cleared", "cleared"]
     assert sorted(b"".join(event.chunk_hashes for event in left)) == sorted(b"".join(CHUNKS[:3]))
     harness.storage.end_lookup(b"c", "r")
-    assert len(harness.events.of(ObjectsLeft)) == 2, "what was cleared while it was held left once"
+    assert len(harness.events.of(ObjectsRemoved)) == 2, "what was cleared while it was held left once"
 
 
 def test_passing_objects_leave_with_their_last_reader(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS[:2])
     harness.ask(*CHUNKS[:2])
     harness.settle()
-    came = [event for event in harness.events.of(ObjectsCame) if event.origin == "l2"]
+    came = [event for event in harness.events.of(ObjectsAdded) if event.origin == "l2"]
     assert [(event.request_id, event.first_chunk, event.chunk_hashes) for event in came] == [
         ("r", 0, b"".join(CHUNKS[:2]))
     ]
     harness.storage.end_lookup(b"c", "r")
-    left = [event for event in harness.events.of(ObjectsLeft) if event.reason == "passing"]
+    left = [event for event in harness.events.of(ObjectsRemoved) if event.reason == "passing"]
     assert sorted(b"".join(event.chunk_hashes for event in left)) == sorted(b"".join(CHUNKS[:2]))
 
 
@@ -292,7 +321,7 @@ def test_evicted_objects_are_counted_by_salt_and_have_an_event(harness: StorageH
     harness.cache.evict(slots[:1], "quota")
     harness.cache.evict(slots[1:])
     assert harness.cache.evictions() == {("", "quota"): (1, SLOT), ("", "evicted"): (2, 2 * SLOT)}
-    assert [event.reason for event in harness.events.of(ObjectsLeft)] == ["quota", "evicted"]
+    assert [event.reason for event in harness.events.of(ObjectsRemoved)] == ["quota", "evicted"]
 
 
 def test_a_batch_says_how_long_it_waited_and_for_which_request(harness: StorageHarness) -> None:

@@ -19,8 +19,8 @@ from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.contracts.storage import LookupRequest, Shard
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import CompletionThread
@@ -100,7 +100,7 @@ class Server:
     def close(self) -> None:
         for client in self.clients:
             client.close(1)
-        self.supervisor.stopping()
+        self.supervisor._stopping.set()
         for runnable in (self.completions, *self.controllers):
             runnable.stop()
         assert self.supervisor.join(TIMEOUT_SECONDS) == []
@@ -142,11 +142,11 @@ def ask(server: Server, connection: bytes, choose: random.Random) -> None:
     for rank, window in rows if end == "read" else ():
         first = 0 if window is None else max(0, answers[0] - window)
         wanted = prompt[first : answers[0]]
-        hold = storage.acquire(WORKERS[rank], request, SPACES[rank], wanted, first)
-        assert hold is not None, "what the lookup was answered with is gone"
-        for slot, chunk in zip(hold.slots, wanted, strict=True):
+        references = storage.acquire(WORKERS[rank], request, SPACES[rank], wanted, first)
+        assert references is not None, "what the lookup was answered with is gone"
+        for slot, chunk in zip(references.slots, wanted, strict=True):
             assert storage.payload(slot) == content(rank, chunk)
-        storage.release(hold)
+        storage.release(references)
     if end == "free":
         storage.free_lookup(connection, request, 0, len(prompt))
     if choose.random() < 0.8:
@@ -156,13 +156,13 @@ def ask(server: Server, connection: bytes, choose: random.Random) -> None:
 def fill(server: Server, worker: int, choose: random.Random) -> None:
     storage, rank, first = server.storage, WORKERS.index(worker), choose.randrange(PROMPT_CHUNKS)
     chunks = choose.choice(PROMPTS)[first : first + choose.randint(1, PROMPT_CHUNKS)]
-    hold, indexes = storage.reserve(worker, SPACES[rank], chunks, lambda: True)
-    for slot, index in zip(hold.slots, indexes, strict=True):
+    references, indexes = storage.reserve(worker, SPACES[rank], chunks, lambda: True)
+    for slot, index in zip(references.slots, indexes, strict=True):
         storage.payload(slot)[:] = content(rank, chunks[index])
-    if hold.slots and choose.random() < 0.9:
-        assert storage.publish(hold, first, "")
+    if references.slots and choose.random() < 0.9:
+        assert storage.publish(references, first, "")
     else:
-        storage.discard(hold)
+        storage.discard(references)
     if choose.random() < 0.1:
         storage.clear(force=False)
         storage.expire()

@@ -6,7 +6,7 @@ import pytest
 
 from core.tests.storage.storage_harness import CHUNKS, WORKER, StorageHarness, space
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.l1.logs import Accessed
+from lmcache_core.l1.index import Accessed
 
 FULL_AND_WINDOW = (Shard((space(),)), Shard((space(1),), window=2))
 

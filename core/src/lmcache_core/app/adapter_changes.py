@@ -91,7 +91,7 @@ class AdapterChanges:
         def close_late(adapter: RunningAdapter | None) -> None:
             with self._name_freed(spec.name):
                 if adapter is not None:
-                    adapter.close(ADAPTER_CLOSE_SECONDS)
+                    adapter.client.close(ADAPTER_CLOSE_SECONDS)
 
         what = f"adapter '{spec.name}'"
         with self._name_freed(spec.name):
@@ -135,7 +135,7 @@ class AdapterChanges:
                 changes = (tiers.prefetch.add_adapter(client), tiers.store.add_adapter(client))
                 self._common.bus.publish(AdapterAdded(adapter.name, adapter.spec.offer.name))
         except NotNowError:  # the server stops
-            adapter.close(END_SECONDS)
+            adapter.client.close(END_SECONDS)
             raise
         for change in changes:
             change.wait(APPLY_SECONDS)
@@ -210,13 +210,11 @@ class AdapterChanges:
     def _end_eviction(self, adapter: RunningAdapter) -> None:
         if adapter.eviction is None:
             return
-        adapter.eviction.stop()
+        adapter.eviction.eviction.stop()
         names = [name for name, _ in adapter.eviction.threads()]
         late = [name for name in names if not self._supervisor.dismiss(name, END_SECONDS)]
         if late:
             logger.warning("threads of a removed l2 adapter did not end in time names=%s", ",".join(late))
-        else:
-            adapter.eviction.close()
 
     # --- inside
 
@@ -231,23 +229,23 @@ class AdapterChanges:
         return adapters[name]
 
     def _state(self, adapter: RunningAdapter, *, is_gone: bool = False) -> AdapterState:
-        port, removal, state = adapter.client, adapter.removal, adapter.state
+        client, removal, state = adapter.client, adapter.removal, adapter.state
         if state is AdapterStage.REMOVED and not is_gone:
             state = AdapterStage.CLOSING  # its name is not free yet
-        objects, size = self._tiers.store.pending_for(port)
+        objects, size = self._tiers.store.pending_for(client)
         return AdapterState(
             name=adapter.name,
             type=adapter.spec.offer.name,
-            index=port.index,
+            index=client.index,
             state=state.value,
-            healthy=is_well(adapter_subject(port.name), self._common.conditions.active()),
+            healthy=is_well(adapter_subject(client.name), self._common.conditions.active()),
             objects_left=objects,
             bytes_left=size,
-            jobs_in_flight=port.jobs.unanswered,
-            borrowed_bytes=port.borrowed_bytes,
+            jobs_in_flight=client.jobs.unanswered,
+            borrowed_bytes=client.borrowed_bytes,
             seconds_left=None if removal is None or removal.state is AdapterStage.REMOVED else removal.seconds_left,
             drained=None if removal is None else removal.drained,
-            abandoned=port.abandoned,
+            abandoned=client.abandoned,
             eviction_policy=adapter.eviction.policy if adapter.eviction else None,
             settings=shown_adapter(adapter.spec.given, self._opener.plugins),
         )

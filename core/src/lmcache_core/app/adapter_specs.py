@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from itertools import count
-from typing import Annotated, Any
+from typing import Any, Final
 
 import msgspec
-from pydantic import BeforeValidator, Field
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.offer_specs import OfferSpec, policy_spec
+from lmcache_core.app.offer_specs import OfferSpec, offer_spec, policy_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.serdes import SERDE_FIELDS, SerdeSpecs, serde_specs
 from lmcache_core.app.setting_groups import name_or_object
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.l2_eviction import L2EvictionSettings
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.spelling import nearest
 
-_COMMON = ("type", "eviction", "persist_enabled", *SERDE_FIELDS)
+_EVICTION: Final = "eviction"
+_L2_EVICTION: Final = OfferKind("l2_eviction")
+_WATERMARK: Final = "watermark"
+"""The eviction that an object without `type` asks for."""
+_COMMON = ("type", _EVICTION, "persist_enabled", *SERDE_FIELDS)
 
 
 class AdapterSpec(msgspec.Struct, frozen=True):
@@ -36,9 +40,13 @@ class AdapterSpec(msgspec.Struct, frozen=True):
     """The object as it was given, secrets and all."""
 
 
-def adapter_specs(given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins) -> tuple[AdapterSpec, ...]:
-    """The adapters in the order of the configuration.  Raises ConfigError that names `--l2-adapter[i]` and the field."""
-    specs: list[AdapterSpec] = []
+def adapter_specs(
+    given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins, first: Sequence[str] = ()
+) -> tuple[AdapterSpec, ...]:
+    """The adapters in the order of the configuration, and before them those of the types `first` that are not in it.  Raises
+    ConfigError that names `--l2-adapter[i]` and the field."""
+    added = [kind for kind in first if kind not in [values.get("type") for values in given]]
+    specs = [adapter_spec({"type": kind}, plugins, f"adapter '{kind}'", ()) for kind in added]
     for index, values in enumerate(given):
         taken = [spec.name for spec in specs]
         specs.append(adapter_spec(values, plugins, f"--l2-adapter[{index}]", taken))
@@ -56,8 +64,12 @@ def adapter_spec(values: Mapping[str, Any], plugins: LoadedPlugins, where: str, 
     own = _own_fields(values, where, offer, set(model.model_fields) if model else set())
     if own and model is None:
         raise ConfigError(f"{where}: adapter '{kind}' takes no settings; leave out '{next(iter(own))}'")
-    given_eviction = values.get("eviction")
+    given_eviction = values.get(_EVICTION)
     eviction = None if given_eviction is None else l2_eviction_spec(given_eviction, plugins, f"{where}.eviction")
+    if eviction is not None and Capability.READ_ONLY in offer.capabilities:
+        raise ConfigError(
+            f"{where}: field 'eviction': adapter '{kind}' is read only, and its objects are another one's"
+        )
     settings = validate(model, own, where) if model else None
     check_shared(where, offer, settings, eviction)
     serdes = serde_specs(values, plugins, where)
@@ -88,12 +100,12 @@ def free_name(kind: str, taken: Container[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _type(values: Mapping[str, Any], where: str) -> str:
+def _type(values: Mapping[str, Any], where: str, of: str = "an adapter") -> str:
     kind = values.get("type")
     if isinstance(kind, str) and kind:
         return kind
     if kind is not None:
-        raise ConfigError(f"{where}: field 'type' must be the name of an adapter")
+        raise ConfigError(f"{where}: field 'type' must be the name of {of}")
     guess = nearest("type", values)
     raise ConfigError(f"{where}: field 'type' is missing" + (f"; did you mean it by '{guess}'?" if guess else ""))
 
@@ -121,41 +133,24 @@ def _own_fields(values: Mapping[str, Any], where: str, offer: Offer, fields: set
     return own
 
 
-Ratio = Annotated[float, Field(gt=0, le=1)]
-NEEDED = Capability.DELETE | Capability.USAGE
-
-
-class L2EvictionSettings(PluginSettings):
-    """When an adapter's objects are deleted, and which."""
-
-    eviction_policy: Annotated[
-        str | dict[str, Any],
-        BeforeValidator(name_or_object),
-        Field(description="Which objects go first: a name, or a JSON object with its `type` and its settings."),
-    ]
-    trigger_watermark: Annotated[Ratio, Field(description="Used share of the capacity at which eviction starts.")] = 0.8
-    eviction_ratio: Annotated[Ratio, Field(description="Share of what is used that one eviction frees.")] = 0.2
-
-
 class L2EvictionSpec(msgspec.Struct, frozen=True):
-    """Its settings, and the policy to open."""
+    """The eviction to open, and its policy."""
 
+    eviction: OfferSpec
     policy: OfferSpec
-    trigger_watermark: float
-    eviction_ratio: float
 
 
 def l2_eviction_spec(values: Any, plugins: LoadedPlugins, where: str) -> L2EvictionSpec:
     """`where` is the path of the object.  Raises ConfigError that names it and the field."""
     if not isinstance(values, Mapping):
         raise ConfigError(f'{where} is {values!r:.80}: expected an object such as {{"eviction_policy": "LRU"}}')
-    settings = validate(L2EvictionSettings, values, where)
-    policy = policy_spec(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy, f"{where}.eviction_policy")
-    return L2EvictionSpec(policy, settings.trigger_watermark, settings.eviction_ratio)
-
-
-def check_capabilities(name: str, capabilities: Capability) -> None:
-    """Raises ConfigError where this adapter's objects cannot be evicted."""
-    if missing := NEEDED & ~capabilities:
-        words = " and ".join(str(flag.name) for flag in missing)
-        raise ConfigError(f"adapter '{name}' cannot evict: it does not declare {words}; leave out its 'eviction'")
+    name = _type({"type": _WATERMARK, **values}, where, "an eviction of L2")
+    own = {field: value for field, value in values.items() if field != "type"}
+    eviction = offer_spec(plugins, _L2_EVICTION, name, own, where)
+    if not isinstance(eviction.settings, L2EvictionSettings):
+        raise eviction.fault(plugins, " has a settings model that does not extend L2EvictionSettings")
+    try:
+        named = name_or_object(eviction.settings.eviction_policy)
+    except ValueError as error:
+        raise ConfigError(f"{where}: field 'eviction_policy': {error}") from None
+    return L2EvictionSpec(eviction, policy_spec(plugins, OfferKind.EVICTION_POLICY, named, f"{where}.eviction_policy"))

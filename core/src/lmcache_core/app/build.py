@@ -10,7 +10,7 @@ import lmcache_core
 from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
-from lmcache_core.app.open_arena import open_growth
+from lmcache_core.app.open_arena import open_preallocation
 from lmcache_core.app.open_control import open_control
 from lmcache_core.app.open_engine_port import EnginePort, open_engine_port
 from lmcache_core.app.open_services import open_services
@@ -22,7 +22,7 @@ from lmcache_core.app.server_conditions import watch_server
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.supervisor import Supervisor
 
@@ -42,13 +42,13 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         changes = SettingChanges(common, tiers, engine_port.gate)
         running: list[Server] = []  # services show the server, and the server owns the services
         control = open_control(common, tiers, engine_port.addresses, adapters, changes)
-        services = open_services(common, control, lambda: running[0] if running else None)
+        services = open_services(common, control, lambda: running[0] if running else None, tiers)
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(
             common=common,
             info=info,
             tiers=tiers,
-            growth=open_growth(settings, tiers.arena, common.clock),
+            preallocation=open_preallocation(settings, tiers.arena, common.clock),
             engine_port=engine_port,
             completions=completions,
             supervisor=supervisor,

@@ -1,9 +1,9 @@
-"""What all parts of a server are given when they are made."""
+"""What all parts of a server are given when they are made, the opened subscribers among them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -11,13 +11,16 @@ import msgspec
 
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_specs
 from lmcache_core.app.masking import Hidden
-from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
-from lmcache_core.app.open_subscribers import AskedSubscriber, open_subscribers
+from lmcache_core.app.offer_specs import OfferSpec, OfferSpecs, offer_specs
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock, SystemClock
+from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.subscriber_calls import AskedSubscriber
 from lmcache_core.events.subscriber_queue import QueueLimits
 from lmcache_core.kernels.choice import Kernels, choose_kernels
 
@@ -54,8 +57,8 @@ def open_common(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden
     LMCacheError."""
     # safe mode imports nothing but core, unless asked to
     kernels = choose_kernels("off" if settings.safe_mode and settings.native == "auto" else settings.native)
-    l2 = adapter_specs(settings.l2_adapter, plugins)
     offers = offer_specs(settings, plugins)
+    l2 = adapter_specs(settings.l2_adapter, plugins, offers.l2_adapters)
     clock = SystemClock()
     subscribers = open_subscribers(offers.subscribers, plugins)
     bus = EventBus(subscribers, _queue_limits(settings))
@@ -75,6 +78,29 @@ def open_common(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden
         conditions=Conditions(clock),
         undo=undo,
     )
+
+
+def open_subscribers(specs: Sequence[OfferSpec], plugins: LoadedPlugins) -> Mapping[str, AskedSubscriber]:
+    """By name, those that open, with what they subscribe to.  Raises LMCacheError for one that is needed and cannot."""
+    opened: dict[str, AskedSubscriber] = {}
+    for spec in specs:
+        with spec.dispensable(plugins):
+            subscriber = spec.open_as(Subscriber, plugins)
+            opened[spec.name] = AskedSubscriber(subscriber, _subscriptions(subscriber, spec, plugins))
+    return opened
+
+
+def _subscriptions(subscriber: Subscriber, spec: OfferSpec, plugins: LoadedPlugins) -> Subscriptions:
+    try:
+        subscriptions = dict(subscriber.subscriptions())
+    except (Exception, SystemExit) as error:
+        raise spec.fault(plugins, f": subscriptions() failed: {describe(error)}") from error
+    for kind, callback in subscriptions.items():
+        if not (isinstance(kind, type) and issubclass(kind, Event) and callable(callback)):
+            raise spec.fault(
+                plugins, f": subscriptions() maps {kind!r} to {callback!r}, not an event type to a function"
+            )
+    return subscriptions
 
 
 def _queue_limits(settings: ServerSettings) -> QueueLimits:

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.config_file import read_config_file
-from lmcache_core.app.console.command_line import ENV_PREFIX, Parser, variables_of_settings
+from lmcache_core.app.console.command_line import ENV_PREFIX, CommandParser, variables_of_settings
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.setting_text import default_text
@@ -60,16 +59,17 @@ _OTHER_VARIABLES: Final = frozenset(
 _KUBERNETES_VARIABLE: Final = r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 
 
-class _Environment(EnvSettingsSource):
-    """Variables as text, which the validators of a model parse."""
+def _texts_of(model: type[Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The share of a model, by field name and as text, which its validators parse.  `variables`: by name in upper case."""
+    if not any(variable_of(name) in variables for name in model.model_fields):
+        return {}
+    # here, because its import, with an event loop and a parser of command lines, is a quarter of a start
+    from pydantic_settings import EnvSettingsSource
 
-    def __init__(self, model: type[Any], variables: Mapping[str, str]) -> None:
-        """`variables`: by name in upper case."""
-        super().__init__(model, case_sensitive=False, env_prefix=ENV_PREFIX)
-        self.env_vars = {name.lower(): text for name, text in variables.items()}
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        return value
+    source = EnvSettingsSource(model, case_sensitive=False, env_prefix=ENV_PREFIX)
+    source.env_vars = {name.lower(): text for name, text in variables.items()}
+    texts = {name: source.get_field_value(field, name)[0] for name, field in model.model_fields.items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 class _Given(NamedTuple):
@@ -86,7 +86,7 @@ class _Given(NamedTuple):
 
     def values_of(self, model: type[BaseModel]) -> dict[str, Any]:
         """The share of a model."""
-        given = {**self.file, **_Environment(model, self.variables)(), **self.flags}
+        given = {**self.file, **_texts_of(model, self.variables), **self.flags}
         return {name: given[name] for name in model.model_fields if name in given}
 
     def source(self, name: str) -> SettingSource:
@@ -221,7 +221,7 @@ _FLAGS_OF_OTHERS: Final = ("--coordinator-", "--p2p-")
 _OBJECTS: Final = ("l2_adapter", "offer_settings", "quota")
 
 
-class ServerFlags(Parser):
+class ServerFlags(CommandParser):
     """One flag for each setting of core and of `plugins`, in their groups."""
 
     def __init__(

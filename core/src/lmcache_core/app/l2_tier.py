@@ -10,39 +10,29 @@ from typing import Any, Final
 import msgspec
 
 from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.contracts.l2_eviction import L2Eviction
+from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
-from lmcache_core.controllers.l2_contents import L2Listing
-from lmcache_core.controllers.l2_eviction import L2EvictionController
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 
 ADAPTER_CLOSE_SECONDS: Final = 5.0
 
 
-class L2Eviction(msgspec.Struct, frozen=True, eq=False):
-    """The controller of one adapter, and the listing that it begins with, if the adapter has one."""
+class RunningEviction(msgspec.Struct, frozen=True, eq=False):
+    """The eviction of one adapter."""
 
     adapter: str
     policy: str
-    controller: L2EvictionController
-    listing: L2Listing | None
+    guarded: GuardedPolicy[EvictionPolicy]
+    eviction: L2Eviction
 
     def threads(self) -> list[tuple[str, Callable[[], None]]]:
         """Names and bodies."""
-        threads = [(f"l2-eviction-{self.adapter}", self.controller.run)]
-        return [*threads, (f"l2-listing-{self.adapter}", self.listing.run)] if self.listing else threads
-
-    def stop(self) -> None:
-        self.controller.stop()
-        if self.listing:
-            self.listing.stop()
-
-    def close(self) -> None:
-        """After both threads have ended, where the server goes on without them."""
-        self.controller.close()
+        return [(f"l2-{name}-{self.adapter}", run) for name, run in self.eviction.threads().items()]
 
     def status(self) -> dict[str, Any]:
-        listing = self.listing.state if self.listing else "not offered"
-        return {"eviction_policy": self.policy, **self.controller.status(), "listing": listing}
+        return {"eviction_policy": self.policy, **self.eviction.status()}
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +41,7 @@ class RunningAdapter:
 
     spec: AdapterSpec
     client: AdapterClient
-    eviction: L2Eviction | None = None
+    eviction: RunningEviction | None = None
     is_draining: bool = False
     removal: AdapterRemoval | None = None
 
@@ -64,12 +54,6 @@ class RunningAdapter:
         if self.removal is not None:
             return self.removal.state
         return AdapterStage.DRAINING if self.is_draining else AdapterStage.SERVING
-
-    def close(self, deadline_seconds: float) -> None:
-        """Give everything back, of one that was never used."""
-        self.client.close(deadline_seconds)
-        if self.eviction is not None:
-            self.eviction.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -89,5 +73,5 @@ class L2Tier:
         return tuple([adapter.client for adapter in self.adapters])
 
     @property
-    def evictions(self) -> tuple[L2Eviction, ...]:
+    def evictions(self) -> tuple[RunningEviction, ...]:
         return tuple([adapter.eviction for adapter in self.adapters if adapter.eviction is not None])

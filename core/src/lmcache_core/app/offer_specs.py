@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +38,7 @@ _BY_THEIR_FLAG: Final = {
     OfferKind.STORE_POLICY: "--l2-store-policy",
     OfferKind.PREFETCH_POLICY: "--l2-prefetch-policy",
 }
+_ADAPTER: Final = f"{OfferKind.L2_ADAPTER}:"
 _TRANSFER_MODES: Final = ("engine_driven", "lmcache_driven")
 Key = tuple[OfferKind, str]
 
@@ -90,6 +91,10 @@ class OfferSpecs(msgspec.Struct, frozen=True):
     request_modules: tuple[OfferSpec, ...]
     http_routes: tuple[OfferSpec, ...]
     services: tuple[OfferSpec, ...]
+    transfer_channels: tuple[OfferSpec, ...]
+    """All that are offered: services open those that they use."""
+    l2_adapters: tuple[str, ...]
+    """Types of adapters that plugins' settings ask for."""
 
 
 def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
@@ -106,6 +111,8 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
         _configured(settings, plugins, OfferKind.REQUEST_MODULE, _request_modules(settings, plugins, asked), asked),
         _configured(settings, plugins, OfferKind.HTTP_ROUTES, _active(plugins, OfferKind.HTTP_ROUTES, asked), asked),
         _configured(settings, plugins, OfferKind.SERVICE, _active(plugins, OfferKind.SERVICE, asked), asked),
+        _configured(settings, plugins, OfferKind.TRANSFER_CHANNEL, _channels(plugins, asked), asked),
+        tuple(asked.adapters),
     )
 
 
@@ -138,6 +145,8 @@ class _Asked(msgspec.Struct, frozen=True):
     where: Mapping[Key, str]
     """What begins an error about them: the flag, the variable or the key that gave them."""
     off: Set[Key]
+    adapters: Sequence[str] = ()
+    """Types of L2 adapters to have, without settings."""
 
     @classmethod
     def of(cls, settings: ServerSettings, plugins: LoadedPlugins, given: Mapping[Key, Mapping[str, Any]]) -> _Asked:
@@ -145,12 +154,16 @@ class _Asked(msgspec.Struct, frozen=True):
         values = {key: dict(each) for key, each in given.items()}
         where = {key: f"{_FLAG} {key[0]}:{key[1]}" for key in given}
         off: set[Key] = set()
+        adapters: list[str] = []
         givers: dict[Key, tuple[LoadedGroup, str, bool]] = {}
         for added in settings.added:
             names = frozenset(name for name in added.group.model.model_fields if name in added.values.model_fields_set)
             flags = [flag_of(name, field) for name, field in added.group.model.model_fields.items() if name in names]
             said = ", ".join(flags) or added.group.title
             for word, own in added.group.applied(added.values, names).items():
+                if word.startswith(_ADAPTER):
+                    adapters.append(word.removeprefix(_ADAPTER))
+                    continue
                 key = _key(word, plugins, said)
                 first, by_first, is_off = givers.setdefault(key, (added.group, said, own is None))
                 if first.plugin != added.group.plugin and not (is_off and own is None):
@@ -163,7 +176,7 @@ class _Asked(msgspec.Struct, frozen=True):
                     raise ConfigError(f"{twice} and '{both}' of {where[key]} are the same; leave one of them out")
                 values[key] = {**values.get(key, {}), **own}
                 where.setdefault(key, said)
-        return cls(values, where, off)
+        return cls(values, where, off, adapters)
 
     def names(self, kind: OfferKind) -> list[str]:
         return [name for of, name in self.values if of is kind]
@@ -251,6 +264,11 @@ def _active(plugins: LoadedPlugins, kind: OfferKind, asked: _Asked) -> list[str]
     """Those that are active by themselves, and those whose settings were given; without those that are switched off."""
     names = [offer.name for offer in plugins.defaults(kind)] + asked.names(kind)
     return [name for name in dict.fromkeys(names) if (kind, name) not in asked.off]
+
+
+def _channels(plugins: LoadedPlugins, asked: _Asked) -> list[str]:
+    names = [offer.name for offer in plugins.offers(OfferKind.TRANSFER_CHANNEL)]
+    return [name for name in names if (OfferKind.TRANSFER_CHANNEL, name) not in asked.off]
 
 
 def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import mmap
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -60,7 +59,7 @@ def open_arena(settings: ServerSettings, boot_id: str, machine: Machine | None =
     return arena
 
 
-def open_growth(settings: ServerSettings, arena: Arena, clock: Clock) -> Preallocation:
+def open_preallocation(settings: ServerSettings, arena: Arena, clock: Clock) -> Preallocation:
     """Allocates all of L1, or what is to be there at the start."""
     start = int(settings.l1_init_size_gb * _GIB) if settings.l1_use_lazy else arena.size_bytes
     return Preallocation(arena, start, clock)
@@ -70,8 +69,10 @@ def arena_of(memory: L1Memory, context: L1MemoryContext, plugin: Candidate) -> A
     """L1 in the memory of a plugin, which is closed when it is not as the contract says.  Raises PluginContractError then."""
     fault = _fault(memory, context)
     if fault is not None:
-        with suppress(Exception, SystemExit):  # a plugin's boundary
+        try:
             memory.close()
+        except (Exception, SystemExit):  # what is half made cannot always be closed
+            logger.debug("l1 memory failed to close plugin=%s", plugin.name, exc_info=True)
         raise PluginContractError(plugin.name, f"L1 memory of plugin '{plugin.name}' ({plugin.owner}): {fault}")
     arena = Arena(memory)
     logger.info(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmcache_core.app.adapter_changes import AdapterChanges
-from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.commands.plugins_list import record
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.open_tiers import Tiers
@@ -25,6 +24,7 @@ def open_control(
         quotas=tiers.quotas,
         cache=OperatorCache(tiers.cache, tiers.storage, tiers.prefetch, common.clock),
         resolve=addresses.resolve,
+        freeze=tiers.storage.freeze,
         adapters=adapters,
         settings=settings,
         plugins=lambda: plugin_rows(common.plugins),
@@ -37,10 +37,9 @@ def open_control(
 
 def plugin_rows(plugins: LoadedPlugins) -> list[Mapping[str, Any]]:
     """As in `lmcache plugins list`, with hooks and without tracebacks, which may quote secrets."""
-    known = plugins.rows()
     rows: list[Mapping[str, Any]] = []
-    for row, absent in zip(known, missing_modules(known), strict=True):
-        about = record(row, absent)
+    for row in plugins.rows():
+        about = record(row)
         del about["traceback"]
         rows.append({**about, "hooks": plugins.hooks_of(row.candidate.name)})
     return rows

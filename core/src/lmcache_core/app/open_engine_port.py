@@ -60,6 +60,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     prompts = PromptMemory(settings.session_ttl_seconds, clock)
     gate = SaltGate(settings.reject_unsalted, clock)
     operations: list[str] = []
+    features: list[str] = []
     context = ModuleContext(
         storage=tiers.storage,
         hasher=PromptHasher(chain, prompts),
@@ -74,12 +75,15 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         instance_id=common.instance_id,
         boot_id=common.boot_id,
         operations=lambda: operations,
+        features=lambda: features,
+        residency=next(feed for feed in tiers.feeds() if feed.name == "l1"),
         worker_timeout_seconds=settings.worker_reap_timeout_seconds,
         region=tiers.arena.region,
         has_amx=_has_amx(),
     )
     opened = open_request_modules(common.offers.request_modules, common.plugins, context, undo)
     operations += sorted(handler.operation.name for handler in opened.handlers)
+    features += sorted({feature for module in opened.modules.values() for feature in module.features})
     pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers, shares_queue=True)
     affine = Pool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}

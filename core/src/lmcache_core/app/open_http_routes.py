@@ -11,6 +11,7 @@ from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 
 _ROUTES_MAX: Final = 100
@@ -20,9 +21,14 @@ _ROUTES_MAX: Final = 100
 class RoutesContext:
     """The `HttpContext` of a server."""
 
-    def __init__(self, server: Callable[[], ServerView], subscribers: Mapping[str, Subscriber]) -> None:
-        """`server` is asked when a route is answered: routes are opened before the server is made."""
-        self._server, self._subscribers = server, subscribers
+    def __init__(
+        self,
+        server: Callable[[], ServerView],
+        subscribers: Mapping[str, Subscriber],
+        services: Callable[[], Mapping[str, Service]],
+    ) -> None:
+        """`server` and `services` are asked when a route is answered: routes are opened before they are there."""
+        self._server, self._subscribers, self._services = server, subscribers, services
         self._is_opening = False
 
     @property
@@ -45,11 +51,14 @@ class RoutesContext:
     def subscriber(self, name: str) -> Subscriber | None:
         return self._subscribers.get(name)
 
+    def service(self, name: str) -> Service | None:
+        return self._services().get(name)
+
 
 def open_http_routes(
     specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: RoutesContext, check: RouteCheck
 ) -> list[PluginRoute]:
-    """Those that can be had.  Raises LMCacheError for a group that is needed and cannot."""
+    """Those that open.  Raises LMCacheError for a group that is needed and cannot."""
     opened: list[PluginRoute] = []
     # what was asked for comes first: a later one cannot take its paths
     for spec in sorted(specs, key=lambda spec: not spec.needed):

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import msgspec
 
-from lmcache_core.app.adapter_specs import AdapterSpec, L2EvictionSpec, check_capabilities
+from lmcache_core.app.adapter_specs import AdapterSpec, L2EvictionSpec
 from lmcache_core.app.commands.plugins_list import capability_words
-from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Eviction, RunningAdapter
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter, RunningEviction
 from lmcache_core.app.masking import Hidden, secrets_in
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -20,17 +20,16 @@ from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.serdes import KnownLayouts, open_behind_serdes
 from lmcache_core.builtin.lru import LeastRecentlyUsed
-from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Publisher
-from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter
+from lmcache_core.contracts.l2_eviction import L2Eviction, L2EvictionContext
 from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.contracts.serde import SerdeLayouts
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.l2_contents import L2Listing
-from lmcache_core.controllers.l2_eviction import L2EvictionController
+from lmcache_core.controllers.adapter_feed import AdapterFeed
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.errors import PluginContractError
 
@@ -54,22 +53,16 @@ def open_l2_eviction(
     clock: Clock,
     events: Publisher,
     kernels: Kernels,
-) -> L2Eviction:
-    """Raises ConfigError where the adapter cannot delete or does not know what it holds, and what the policy raises."""
-    check_capabilities(client.name, client.capabilities)
+) -> RunningEviction:
+    """Raises LMCacheError, for an adapter whose objects cannot be evicted among others."""
     policy = open_eviction_policy(spec.policy, plugins, kernels)
-    controller = L2EvictionController(
-        client,
-        policy,
-        spec.trigger_watermark,
-        spec.eviction_ratio,
-        clock,
-        events,
-        built_in=lambda: LeastRecentlyUsed(kernels),
+    guarded = GuardedPolicy(
+        f"eviction policy of adapter {client.name}", policy, clock, lambda: LeastRecentlyUsed(kernels)
     )
-    client.watch(controller)
-    listing = L2Listing(client, controller) if Capability.LIST in client.capabilities else None
-    return L2Eviction(client.name, spec.policy.name, controller, listing)
+    context = L2EvictionContext(client, guarded, clock, events)
+    eviction: L2Eviction = spec.eviction.open_as(L2Eviction, plugins, context)
+    client.watch(eviction)
+    return RunningEviction(client.name, spec.policy.name, guarded, eviction)
 
 
 def open_spec(spec: AdapterSpec, plugins: LoadedPlugins, context: AdapterContext, layouts: SerdeLayouts) -> L2Adapter:
@@ -138,6 +131,8 @@ class AdapterOpener(msgspec.Struct, frozen=True):
         own = replace(self.context, name=spec.name, logger=logging.getLogger(f"lmcache.l2.{spec.name}"))
         adapter = open_spec(spec, self.plugins, own, self.layouts)
         client = AdapterClient(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
+        if not client.is_read_only:
+            client.feed = AdapterFeed(client, spec.offer.name)
         if spec.eviction is None:
             return RunningAdapter(spec, client)
         with ExitStack() as undo:

@@ -3,7 +3,6 @@ answers, stops the start only if it was asked for."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -11,12 +10,10 @@ from typing import NamedTuple
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_fault import describe
+from lmcache_core.app.plugins.plugin_fault import close_logged, describe
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.model.errors import PluginContractError
-
-logger = logging.getLogger(__name__)
 
 
 class OpenedModules(NamedTuple):
@@ -27,13 +24,13 @@ class OpenedModules(NamedTuple):
 def open_request_modules(
     specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: ModuleContext, undo: ExitStack
 ) -> OpenedModules:
-    """Those that can be had, which `undo` closes.  Raises LMCacheError for one that is needed and cannot."""
+    """Those that open, which `undo` closes.  Raises LMCacheError for one that is needed and cannot."""
     opened = OpenedModules({}, [])
     answered: dict[str | int, OfferSpec] = {}
     for spec in sorted(specs, key=lambda spec: _rank(spec, plugins)):
         with spec.dispensable(plugins), ExitStack() as on_failure:
             module: RequestModule = spec.open_as(RequestModule, plugins, context)
-            on_failure.callback(_close, module)
+            on_failure.callback(close_logged, f"module={spec.name}", module.close)
             handlers = _handlers(module, spec, plugins)
             answered |= _labels(handlers, spec, answered, plugins)
             opened.modules[spec.name] = module
@@ -77,10 +74,3 @@ def _labels(
                 )
             labels[label] = spec
     return labels
-
-
-def _close(module: RequestModule) -> None:
-    try:
-        module.close()
-    except Exception:  # a plugin's boundary
-        logger.exception("request module failed to close")

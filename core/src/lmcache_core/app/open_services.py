@@ -10,19 +10,24 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from lmcache_client.errors import LMCacheError
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.masking import Hidden, masked_text, sounds_secret
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
+from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_fault import describe
+from lmcache_core.app.plugins.plugin_fault import close_logged, describe, status_of
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
+from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.residency import ResidencyFeed
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_control import ServerControl
-from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.contracts.server_view import ServerInfo, ServerView
 from lmcache_core.contracts.service import Service
+from lmcache_core.contracts.storage import Storage
+from lmcache_core.contracts.transfer_channel import ChannelContext, TransferChannel
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.model.errors import PluginError, PluginLoadError
 
@@ -36,7 +41,25 @@ class ContextOfServices(msgspec.Struct, frozen=True):
 
     common: CommonParts
     control: ServerControl
+    all_feeds: Callable[[], Sequence[ResidencyFeed]]
     running: Callable[[], ServerView | None]
+    storage: Storage
+    region: MemoryRegion
+    opened: Callable[[], Mapping[str, Service]]
+    """Services by name."""
+
+    @property
+    def transfer_channels(self) -> Sequence[str]:
+        return [spec.name for spec in self.common.offers.transfer_channels]
+
+    def open_transfer_channel(self, name: str, host: str) -> TransferChannel:
+        spec = next((each for each in self.common.offers.transfer_channels if each.name == name), None)
+        if spec is None:
+            raise ConfigError(f"no plugin offers a transfer channel '{name}'")
+        logger = logging.getLogger(f"lmcache.transfer.{name}")
+        context = ChannelContext(self.region, host, self.common.boot_id, self.common.clock, logger)
+        channel: TransferChannel = spec.open_as(TransferChannel, self.common.plugins, context)
+        return channel
 
     @property
     def server(self) -> ServerView:
@@ -45,10 +68,14 @@ class ContextOfServices(msgspec.Struct, frozen=True):
             raise RuntimeError("context.server was read while services are opened; read it in start() or later")
         return server
 
+    @property
+    def feeds(self) -> Sequence[ResidencyFeed]:
+        return self.all_feeds()
+
     def http_routes(self, check: RouteCheck) -> list[PluginRoute]:
         common = self.common
-        subscribers = {name: asked.own for name, asked in common.subscribers.items()}
-        context = RoutesContext(lambda: self.server, subscribers)
+        subscribers = {name: asked.subscriber for name, asked in common.subscribers.items()}
+        context = RoutesContext(lambda: self.server, subscribers, self.opened)
         return open_http_routes(common.offers.http_routes, common.plugins, context, check)
 
     def configuration(self) -> Mapping[str, Any]:
@@ -84,7 +111,7 @@ class Services:
         """Addresses that services have bound, by name."""
 
     def open(self, specs: Sequence[OfferSpec], context: ContextOfServices) -> None:
-        """Those that can be had.  Raises LMCacheError for one that is needed and cannot, and for one whose settings or
+        """Those that open.  Raises LMCacheError for one that is needed and cannot, and for one whose settings or
         resources are at fault; `close` closes the others.  A broken plugin that was not asked for is set aside."""
         for spec in specs:
             try:
@@ -136,44 +163,51 @@ class Services:
     def close(self) -> None:
         """The last opened first."""
         for spec, service in reversed(self._opened):
-            _close(spec, service)
+            close_logged(f"service={spec.name}", service.close)
 
     def _set_aside(self, spec: OfferSpec, error: LMCacheError) -> None:
         for opened in [each for each in self._opened if each[0] is spec]:
             self._opened.remove(opened)
-            _close(*opened)
+            close_logged(f"service={spec.name}", opened[1].close)
         self._plugins.set_aside(spec.kind, spec.name, error)
 
     def opened(self) -> Mapping[str, Service]:
         """By name."""
         return {spec.name: service for spec, service in self._opened}
 
+    def sample_kinds(self) -> list[SampleKind]:
+        return [kind for _, service in self._opened for kind in service.sample_kinds]
+
+    def samples(self) -> list[Sample]:
+        """Those of a service that fails are left out."""
+        found: list[Sample] = []
+        for spec, service in self._opened:
+            try:
+                known = {kind.name for kind in service.sample_kinds}
+                found += [sample for sample in service.samples() if sample.name in known]
+            except (Exception, SystemExit):  # a plugin's boundary
+                logger.debug("samples() failed service=%s", spec.name, exc_info=True)
+        return found
+
     def status(self) -> dict[str, Any]:
         """By name."""
-        return {name: _status(name, service) for name, service in self.opened().items()}
+        return {name: status_of(f"service={name}", service.status) for name, service in self.opened().items()}
 
 
-def open_services(common: CommonParts, control: ServerControl, running: Callable[[], ServerView | None]) -> Services:
+def open_services(
+    common: CommonParts,
+    control: ServerControl,
+    running: Callable[[], ServerView | None],
+    tiers: Tiers,
+) -> Services:
     """`common.undo` closes them.  Raises LMCacheError."""
     services = Services(common.plugins)
     common.undo.callback(services.close)
-    services.open(common.offers.services, ContextOfServices(common, control, running))
+    services.open(
+        common.offers.services,
+        ContextOfServices(common, control, tiers.feeds, running, tiers.storage, tiers.arena.region, services.opened),
+    )
     return services
-
-
-def _close(spec: OfferSpec, service: Service) -> None:
-    try:
-        service.close()
-    except (Exception, SystemExit):  # a plugin's boundary
-        logger.exception("service failed to close name=%s", spec.name)
-
-
-def _status(name: str, service: Service) -> Mapping[str, Any]:
-    try:
-        return dict(service.status())
-    except Exception as error:  # a plugin's boundary: one service does not hide the status of the server
-        logger.debug("status() failed service=%s", name, exc_info=True)
-        return {"error": describe(error)}
 
 
 def _inside(value: Any, step: str) -> Any:

@@ -16,9 +16,10 @@ from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.app.setting_groups import quota_bytes
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import LoadFromFirst, StoreEverywhere
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
+from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import Quotas
@@ -47,6 +48,10 @@ class Tiers(msgspec.Struct, frozen=True, eq=False):
     quotas: Quotas
     storage: StorageManager
 
+    def feeds(self) -> list[ResidencyFeed]:
+        """Of all tiers, L1 first."""
+        return [self.cache.feed, *(client.feed for client in self.l2.clients if client.feed is not None)]
+
 
 def open_tiers(common: CommonParts) -> Tiers:
     """L1's memory and the adapters, which `common.undo` closes, and what uses them.  Raises LMCacheError."""
@@ -55,7 +60,7 @@ def open_tiers(common: CommonParts) -> Tiers:
     common.undo.callback(arena.close)
     opener = _adapter_opener(common, arena)
     l2 = L2Tier(open_l2(common.l2, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
-    cache = L1Cache(arena, settings.l1_align_bytes, common.kernels)
+    cache = L1Cache(arena, settings.l1_align_bytes, common.kernels, settings.l1_journal_entries)
     if settings.l1_verify_reads:
         remedy = "remedy='see docs/operate/security.md for who can write to L1'"
         cache.checks = ReadChecks(cache, FaultLog(logger, common.clock, remedy).error)

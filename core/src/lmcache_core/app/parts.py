@@ -14,7 +14,7 @@ from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.controllers.supervisor import Supervisor
@@ -27,7 +27,7 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     common: CommonParts
     info: ServerInfo
     tiers: Tiers
-    growth: Preallocation
+    preallocation: Preallocation
     engine_port: EnginePort
     completions: CompletionThread
     supervisor: Supervisor
@@ -41,4 +41,4 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
         yield self.tiers.store.guarded, StorePolicy
         yield self.tiers.prefetch.guarded, PrefetchPolicy
         for eviction in self.tiers.l2.evictions:
-            yield eviction.controller.guarded, EvictionPolicy
+            yield eviction.guarded, EvictionPolicy

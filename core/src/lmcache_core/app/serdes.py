@@ -14,8 +14,7 @@ from lmcache_client.layout import ChunkLayout, ObjectLayout
 from lmcache_core.app.offer_specs import OfferSpec, offer_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter
 from lmcache_core.contracts.serde import NamedSerde, Serde, SerdeAdapter, SerdeChainContext, SerdeLayouts
 from lmcache_core.model.object_header import SERDES_MAX
 

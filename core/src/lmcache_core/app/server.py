@@ -15,9 +15,10 @@ import lmcache_core
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
+from lmcache_core.app.plugins.plugin_fault import close_logged, status_of
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state, state_reason
 from lmcache_core.contracts.samples import Sample, SampleKind
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well
@@ -42,7 +43,7 @@ class Server:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._stopped = False
 
     @property
@@ -54,7 +55,7 @@ class Server:
         """Every measure that `samples` can have values of."""
         from lmcache_core.app.samples.catalogue import SAMPLE_KINDS  # here: a server without metrics needs none
 
-        return SAMPLE_KINDS
+        return (*SAMPLE_KINDS, *self._parts.services.sample_kinds())
 
     def start(self) -> None:
         """Returns when the engine port answers; the admin API comes up after it."""
@@ -68,7 +69,7 @@ class Server:
             parts.info.chunk_tokens,
             parts.tiers.arena.size_bytes / 2**30,
             parts.tiers.arena.segment or "none",
-            ",".join(port.name for port in parts.tiers.l2.clients) or "none",
+            ",".join(client.name for client in parts.tiers.l2.clients) or "none",
         )
         parts.common.plugins.started(parts.info)
         parts.services.start(parts.info, parts.supervisor)
@@ -99,9 +100,9 @@ class Server:
         parts.tiers.prefetch.stop()
         parts.tiers.store.stop()
         parts.tiers.eviction.stop()
-        parts.growth.stop()
-        for l2_eviction in parts.tiers.l2.evictions:
-            l2_eviction.stop()
+        parts.preallocation.stop()
+        for running in parts.tiers.l2.evictions:
+            running.eviction.stop()
         for adapter in parts.tiers.l2.adapters:
             if adapter.state is not AdapterStage.LINGERING:  # which was closed, and releases its buffers later
                 seconds = max(deadline - time.monotonic(), min(drain_seconds, HASTY_CLOSE_SECONDS))
@@ -113,8 +114,8 @@ class Server:
             logger.warning("threads did not end in time names=%s", ",".join(left))
         if "router" not in left:
             parts.engine_port.router.close()
-        for module in parts.engine_port.modules.values():
-            module.close()
+        for name, module in parts.engine_port.modules.items():
+            close_logged(f"module={name}", module.close)
         parts.tiers.arena.close()
         self._stopped = True
         return drained
@@ -127,7 +128,7 @@ class Server:
         """The values of all metrics, of now."""
         from lmcache_core.app.samples.catalogue import samples
 
-        return samples(self._parts, time.monotonic() - self._begun, self.conditions())
+        return samples(self._parts, time.monotonic() - self._started, self.conditions())
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to see; every figure is of now."""
@@ -136,7 +137,7 @@ class Server:
         state = server_state(conditions)
         counts = parts.tiers.storage.state_counts()
         counters = parts.tiers.storage.counters.snapshot()
-        events = parts.common.bus.counters()
+        events, modules = parts.common.bus.counters(), parts.engine_port.modules
         return {
             "state": state.value,
             "healthy": state is ServerState.HEALTHY,
@@ -146,7 +147,7 @@ class Server:
                 **asdict(parts.info),
                 "version": lmcache_core.__version__,
                 "native": parts.common.kernels.native,
-                "uptime_seconds": round(time.monotonic() - self._begun, 1),
+                "uptime_seconds": round(time.monotonic() - self._started, 1),
             },
             "l1": {
                 "kind": parts.tiers.arena.kind,
@@ -156,7 +157,7 @@ class Server:
                 **structs.asdict(counts),
                 "state_counts_add_up": counts.is_balanced,
                 "backed_bytes": parts.tiers.arena.backed_bytes,
-                "backing_is_full": parts.growth.is_full,
+                "backing_is_full": parts.preallocation.is_full,
                 "evicted": parts.tiers.eviction.evicted,
             },
             "pins": parts.tiers.storage.pins.totals()._asdict(),
@@ -179,7 +180,7 @@ class Server:
             },
             "connections": structs.asdict(parts.engine_port.handshakes.counters),
             "prompts": parts.engine_port.prompts.status(),
-            "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
+            "modules": {name: status_of(f"module={name}", module.status) for name, module in modules.items()},
             "services": parts.services.status(),
             "plugins": [_plugin(row) for row in parts.common.plugins.rows()],
             "events": {
@@ -201,7 +202,7 @@ class Server:
             ("store", parts.tiers.store.run),
             ("prefetch", parts.tiers.prefetch.run),
             ("eviction", parts.tiers.eviction.run),
-            ("l1-growth", parts.growth.run),
+            ("l1-preallocation", parts.preallocation.run),
             *(thread for eviction in parts.tiers.l2.evictions for thread in eviction.threads()),
             ("reaper", parts.engine_port.reaper.run),
             *((f"pooled-{i}", parts.engine_port.pooled.body(i)) for i in range(parts.engine_port.pooled.size)),

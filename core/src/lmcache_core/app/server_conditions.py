@@ -41,6 +41,7 @@ def watch_server(parts: Parts) -> None:
     growth, adapters = RecentGrowth(clock), AdapterWatch(clock)
     reports = PluginReports(clock, lambda: _reporters(parts))
     conditions.add(parts.supervisor.conditions)
+    conditions.add(parts.tiers.storage.freeze.conditions)
     conditions.add(lambda: _threads(parts, growth))
     conditions.add(lambda: _memory(parts, growth))
     if settings.l1_shared_memory and parts.tiers.arena.kind == "anonymous_memory":
@@ -68,8 +69,8 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
         _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
     for seat, kind in parts.guarded_policies():
         _add(found, seat.subject, seat.policy, kind)
-    for name, subscriber in parts.common.subscribers.items():
-        _add(found, f"subscriber {name}", subscriber.own, Subscriber)
+    for name, asked in parts.common.subscribers.items():
+        _add(found, f"subscriber {name}", asked.subscriber, Subscriber)
     for name, service in parts.services.opened().items():
         _add(found, f"service {name}", service, Service)
     return found
@@ -123,7 +124,7 @@ def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             "report it, with `lmcache status --format json`",
             "L1",
         )
-    if parts.growth.is_full:
+    if parts.preallocation.is_full:
         yield Condition(
             "l1_memory_short",
             Severity.WARNING,

@@ -210,6 +210,13 @@ class L1Settings(_Group):
     l1_pin_max_ratio: float = Field(
         0.25, ge=0, le=0.9, description="Share of L1 that operators may pin by the admin API; 0: nothing."
     )
+    l1_journal_entries: int = Field(
+        262_144,
+        ge=1,
+        le=2**31,
+        description="Keys whose last changes are kept, 32 bytes each, while a plugin follows what L1 has; one that is farther "
+        "behind reads everything again.",
+    )
 
 
 class EvictionSettings(_Group):

@@ -96,8 +96,8 @@ def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: M
             for each in value if isinstance(value, tuple) else (value,):
                 if isinstance(each, Mapping):
                     found |= secrets_in(each, _model(_KINDS[name], each.get("type"), plugins))
-                    policy = _policy_of(each) or {}
-                    found |= secrets_in(policy, _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins))
+                    if policy := _policy_of(each):
+                        found |= secrets_in(policy, _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins))
                     for serde in serdes_given(each):
                         found |= secrets_in(serde, _model(OfferKind.SERDE, serde.get("type"), plugins))
         else:

@@ -17,9 +17,8 @@ from pydantic import Field
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
-from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.queues import CompletionQueue, Job, JobTable
@@ -218,8 +217,9 @@ class MemoryAdapter(L2Adapter):
         """In the order of object ids; the cursor is the last one that was given, as hex digits."""
         after = bytes.fromhex(cursor or "")
         with self._lock:
-            page = nsmallest(limit, ((i, key) for i, (key, _) in self._objects.items() if i > after))
-        return KeyPage(tuple(key for _, key in page), page[-1][0].hex() if len(page) == limit else None)
+            page = nsmallest(limit, ((i, key, len(data)) for i, (key, data) in self._objects.items() if i > after))
+        keys, sizes = tuple(key for _, key, _ in page), tuple(size for _, _, size in page)
+        return KeyPage(keys, page[-1][0].hex() if len(page) == limit else None, sizes)
 
     def close(self, deadline_seconds: float) -> None:
         end = time.monotonic() + deadline_seconds

@@ -26,3 +26,5 @@ class Capability(Flag):
     ANY_LENGTH = auto()
     """Loads also into a buffer that is longer than the object (`BorrowedBuffer.at_most`), so that what a serde has made shorter
     takes less room.  Without it, what serdes make is padded to one length."""
+    READ_ONLY = auto()
+    """Objects come there by other ways.  Nothing is planned to be stored there, and its objects cannot be evicted from here."""

@@ -52,8 +52,7 @@ class LookupStarted(Event, frozen=True):
 
 
 class LookupHashes(Event, frozen=True):
-    """Which chunks a lookup asks for: their hashes, 32 bytes each, in the order of the prompt.  Costly to build, so that
-    it is published only where it has a subscriber."""
+    """Chunks that a lookup asks for: hashes of 32 bytes, in the prompt's order.  Built only where it has a subscriber."""
 
     request_id: str
     model_name: str
@@ -92,9 +91,10 @@ class LookupAbandoned(Event, frozen=True):
 
 
 class RequestEnded(Event, frozen=True):
-    """An engine says that a request is over."""
+    """A request is over: its engine says so, or, `incomplete`, the server has released what it kept; another end may come."""
 
     request_id: str
+    incomplete: bool = False
 
 
 class BlocksAllocated(Event, frozen=True):
@@ -145,18 +145,18 @@ class ChunksRetrieved(Event, frozen=True):
 
 
 class StoreRefused(Event, frozen=True):
-    """L1 had no room for chunks that a worker wanted to store.  `reason` is `no_room`, `quota`, `too_many_transfers` or
-    `stopping`."""
+    """L1 did not take chunks that a worker wanted to store.  `reason` is `no_room`, `quota`, `too_many_transfers`, `frozen`
+    or `stopping`."""
 
     model_name: str
     cache_salt: str
     chunks: int
-    reason: Annotated[str, values("no_room", "quota", "too_many_transfers", "stopping")]
+    reason: Annotated[str, values("no_room", "quota", "too_many_transfers", "frozen", "stopping")]
 
 
-class ObjectsCame(Event, frozen=True):
-    """Objects are in L1 now: their chunk hashes, 32 bytes each.  `origin` is `worker` or `l2`.  The removal of one that
-    leaves at once may be reported first.  Costly to build, so that it is published only where it has a subscriber."""
+class ObjectsAdded(Event, frozen=True):
+    """Objects were added to L1: their chunk hashes, 32 bytes each.  `origin` is `worker` or `l2`.  The removal of one that
+    is removed at once may be reported first.  Costly to build, so that it is published only where it has a subscriber."""
 
     model_name: str
     cache_salt: str
@@ -168,8 +168,8 @@ class ObjectsCame(Event, frozen=True):
     chunk_hashes: bytes
 
 
-class ObjectsLeft(Event, frozen=True):
-    """Objects are in L1 no more.  `reason` is `evicted`, `quota`, `cleared` or `passing` (loaded for readers that have
+class ObjectsRemoved(Event, frozen=True):
+    """Objects were removed from L1.  `reason` is `evicted`, `quota`, `cleared` or `passing` (loaded for readers that have
     read it).  Costly to build, so that it is published only where it has a subscriber."""
 
     model_name: str

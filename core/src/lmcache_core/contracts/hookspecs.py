@@ -12,7 +12,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from lmcache_core.contracts.offer import Offer, SettingGroup
-    from lmcache_core.contracts.server_info import ServerInfo
+    from lmcache_core.contracts.server_view import ServerInfo
 
 PROJECT = "lmcache"
 CONTRACT_VERSION = 1
@@ -81,6 +81,12 @@ def lmcache_http_routes() -> Sequence[Offer]:
 def lmcache_services() -> Sequence[Offer]:
     """Called once, before the configuration is read.  Return services, which run in the server beside the request path;
     `open(settings, ServiceContext) -> Service`."""
+
+
+@hookspec
+def lmcache_transfer_channels() -> Sequence[Offer]:
+    """Called once, before the configuration is read.  Return ways to read the L1 memory of other servers;
+    `open(settings, ChannelContext) -> TransferChannel`."""
 
 
 @hookspec

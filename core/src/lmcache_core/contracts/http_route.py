@@ -14,6 +14,8 @@ from lmcache_core.contracts.subscriber import Subscriber
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from lmcache_core.contracts.service import Service
+
 
 class HttpRequest(msgspec.Struct, frozen=True):
     """What was asked.  Its size is within the limits of the admin API, and it was authenticated unless its route is open."""
@@ -79,6 +81,9 @@ class HttpContext(Protocol):
 
     def subscriber(self, name: str) -> Subscriber | None:
         """The subscriber of this name, with which routes share what it gathered; None where it is not active."""
+
+    def service(self, name: str) -> Service | None:
+        """The service of this name, for answers of routes that belong to it; None where it is not open (yet)."""
 
 
 class PluginRoute(msgspec.Struct, frozen=True):

@@ -1,18 +1,40 @@
-"""The contract of a second-tier storage backend."""
+"""The contract of a second-tier storage backend, and what it is given when it is opened."""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.conditions import Condition
-from lmcache_core.contracts.l1_memory import BorrowedBuffer
+from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.l1_memory import BorrowedBuffer, MemoryRegion
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterContext:
+    """The server, as far as an L2 adapter may see it.  `name` is unique among the adapters of this server."""
+
+    name: str
+    instance_id: str
+    """The server's stable identity (`--instance-id`)."""
+    boot_id: str
+    """New with every start of the server; names temporaries."""
+    regions: tuple[MemoryRegion, ...]
+    """L1's memory.  Every borrowed buffer lies in one of them."""
+    align_bytes: int
+    """Every borrowed buffer starts at a multiple of it."""
+    clock: Clock
+    events: Publisher
+    logger: logging.Logger
 
 
 class StoreItem(NamedTuple):

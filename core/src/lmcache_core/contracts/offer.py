@@ -63,8 +63,8 @@ class Offer:
     storage: StorageFacts | None = None
     """Where an L2 adapter's objects are."""
     check: str | None = None
-    """Import string of `check(settings) -> Iterable[CheckResult]`.  `lmcache doctor` calls it where the configuration uses the
-    offer, after the settings were validated and without opening anything."""
+    """Import string of `check(settings[, value_at]) -> Iterable[CheckResult]`.  `lmcache doctor` calls it for what is in use
+    but transfer channels, and for commands: with validated settings, of a command None, and a `ServiceContext.value_at`."""
     default: bool = False
     """True: active without being named.  For subscribers, request modules, HTTP routes and services."""
     wraps: bool = False
@@ -86,7 +86,8 @@ class SettingGroup:
     key of the `--config` file; `json_schema_extra={"flag": "word"}` names another flag.  `apply(values, given)` is called once,
     with the validated model and the names of the settings that were given a value.  It returns the settings of offers by
     "kind:name": an offer that is a key becomes active, and the values are those of its own settings model; None switches an
-    offer off.  It raises ConfigError for values that do not go together.
+    offer off.  An L2 adapter takes no settings here: "l2_adapter:name" makes it the first of the cascade where `--l2-adapter`
+    does not name its type.  It raises ConfigError for values that do not go together.
     """
 
     title: str

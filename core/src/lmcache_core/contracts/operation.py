@@ -25,6 +25,25 @@ class HandlerMode(Enum):
     ELSEWHERE, and is called again on the connection's worker."""
 
 
+class Stream(Protocol):
+    """Many results of one request (docs/internals/engine-protocol.md, "Streams").  Safe from any thread."""
+
+    @property
+    def is_open(self) -> bool:
+        """False once the client has cancelled it or closed its connection, and after `end`.  Never True again."""
+
+    @property
+    def may_send(self) -> bool:
+        """The client has asked for another result.  It asks for one at a time."""
+
+    def send(self, result: Any) -> None:
+        """Send one result; dropped where the stream is not open.  Raises ValueError where `may_send` is False, and TypeError
+        for what cannot be sent."""
+
+    def end(self) -> None:
+        """No result follows.  Calling it again does nothing."""
+
+
 class Call(Protocol):
     """One request, for as long as it is being answered."""
 
@@ -54,6 +73,11 @@ class Call(Protocol):
     def reply(self, result: Any) -> bool:
         """Answer a deferred call.  False when it had been answered."""
 
+    def stream(self, wake: Callable[[], None]) -> Stream:
+        """Answer with a stream of results, from any thread.  The handler then returns DEFERRED.  `wake` is called on the
+        router thread when the client has asked for another result or has cancelled; it returns at once.  Raises
+        ProtocolError where too many streams are open."""
+
 
 class _Sentinel(Enum):
     DEFERRED = "deferred"
@@ -61,7 +85,7 @@ class _Sentinel(Enum):
 
 
 DEFERRED: Final = _Sentinel.DEFERRED
-"""Returned by a handler that called `Call.defer`."""
+"""Returned by a handler that called `Call.defer` or `Call.stream`."""
 ELSEWHERE: Final = _Sentinel.ELSEWHERE
 """Returned by an ORDERED handler that has done nothing yet and would take long, where `Call.may_wait` is False."""
 

@@ -16,6 +16,7 @@ from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.operation import Handler
+from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.storage import Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
 
@@ -45,6 +46,10 @@ class ChunkHasher(Protocol):
         """Hashes of the whole chunks of the first `end` tokens.  `token_ids` is what an EngineKey has, or a msgspec.Raw
         with a msgpack array: that is read as a whole each time and not remembered, since it does not say whose it is.
         Raises ProtocolError when it is not a list of at least `end` token ids."""
+
+    def listen(self, function: Callable[[ReadTokens], None]) -> Callable[[], None]:
+        """Call `function` with chunks whose tokens are read from now on, before their hashes are used, on the thread that
+        reads them: microseconds only.  What is remembered is read again, once.  Returns what ends it."""
 
 
 class ObjectGroup(NamedTuple):
@@ -83,6 +88,17 @@ class Worker:
     def layout(self) -> ChunkLayout:
         """Of the first group, which for most workers is the only one."""
         return self.groups[0].layout
+
+
+class ReadTokens(NamedTuple):
+    """Chunks of a prompt whose tokens were read for the first time, or again after they were forgotten."""
+
+    cache_salt: str
+    hashes: Sequence[bytes]
+    """Of all whole chunks of the prompt up to the last of these."""
+    tokens: Sequence[memoryview]
+    """Of the last of `hashes`: the token ids of each chunk, as msgpack integers one behind the other.  Valid during the call
+    alone."""
 
 
 class SpaceFields(NamedTuple):
@@ -156,6 +172,10 @@ class ModuleContext:
     """Names of everything that is answered, sorted.  Empty until all modules are open."""
     worker_timeout_seconds: float = 0.0
     """Seconds of silence after which a worker counts as dead; 0: never."""
+    features: Callable[[], Sequence[str]] = tuple
+    """What the modules add to the protocol (`RequestModule.features`).  Empty until all modules are open."""
+    residency: ResidencyFeed | None = None
+    """What L1 has."""
     region: MemoryRegion | None = None
     """L1's memory, for modules that register it with a device; valid until `RequestModule.close` has returned."""
     has_amx: bool = False
@@ -191,6 +211,9 @@ class ModuleContext:
 
 class RequestModule(ABC):
     """Some operations, and whatever state they share."""
+
+    features: Sequence[str] = ()
+    """Optional parts of the protocol that it serves: what `get_experimental` answers."""
 
     @abstractmethod
     def handlers(self) -> Sequence[Handler]:

@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from lmcache_client.layout import ChunkLayout, ObjectLayout
-from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import SERDE_PARAMETERS_MAX_BYTES
 

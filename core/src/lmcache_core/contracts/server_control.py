@@ -65,6 +65,16 @@ class QuotaControl(Protocol):
         """False when the salt had no limit of its own."""
 
 
+class FreezeControl(Protocol):
+    """For work that nothing new may come into.  Stores are refused as `frozen`, lookups see L1 only, and what is under way goes
+    on.  Safe from any thread."""
+
+    def begin(self, seconds: float | None) -> None:
+        """For this time from now on, whatever was asked before; None: until `end`."""
+
+    def end(self) -> None: ...
+
+
 class AdapterAccess(Protocol):
     """One L2 adapter, to list and delete what it holds.  Its calls may block for as long as the backend does."""
 
@@ -204,6 +214,7 @@ class ServerControl:
     cache: CacheControl
     resolve: Callable[[ChunkAddress], AddressedChunks]
     """The chunks that an address names.  Raises AddressError where their shape is not known, or the tokens are invalid."""
+    freeze: FreezeControl
     adapters: AdapterControl
     settings: SettingControl
     events: Publisher

@@ -1,17 +1,32 @@
-"""A running server, as far as subscribers and HTTP routes of plugins may see it."""
+"""A running server, as far as plugins may see it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
-from lmcache_core.contracts.server_info import ServerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a plugin may know about the server that it runs in."""
+
+    instance_id: str
+    boot_id: str
+    engine_endpoint: str
+    """Where engines connect, as `tcp://host:port`."""
+    http_endpoint: str | None
+    chunk_tokens: int
+    version: str
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of services, by name."""
 
 
 class ServerView(Protocol):
-    """Safe from any thread.  Nothing here changes the server."""
+    """For subscribers and HTTP routes.  Safe from any thread.  Nothing here changes the server."""
 
     @property
     def info(self) -> ServerInfo: ...

@@ -9,9 +9,13 @@ from typing import Any, Final, Protocol
 
 from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
+from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.residency import ResidencyFeed
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_control import ServerControl
-from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.contracts.server_view import ServerInfo, ServerView
+from lmcache_core.contracts.storage import Storage
+from lmcache_core.contracts.transfer_channel import TransferChannel
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -26,6 +30,26 @@ class ServiceContext(Protocol):
     @property
     def control(self) -> ServerControl:
         """What an operator may do to the server.  Not to be used before `Service.start`."""
+
+    @property
+    def feeds(self) -> Sequence[ResidencyFeed]:
+        """What the tiers have, L1 first.  Adapters come and go: look again now and then."""
+
+    @property
+    def storage(self) -> Storage:
+        """L1 and what is behind it.  Not to be used before `Service.start`."""
+
+    @property
+    def region(self) -> MemoryRegion:
+        """L1's memory, valid until `Service.close` has returned."""
+
+    @property
+    def transfer_channels(self) -> Sequence[str]:
+        """Names of the transfer channels that plugins offer, sorted."""
+
+    def open_transfer_channel(self, name: str, host: str) -> TransferChannel:
+        """For L1's memory; the caller closes it.  `host`: the address at which other machines reach this one.  Raises
+        LMCacheError where it cannot be used here."""
 
     def http_routes(self, check: RouteCheck) -> Sequence[PluginRoute]:
         """The routes that plugins offer, opened and checked, for a service that answers them."""
@@ -80,6 +104,15 @@ class Service(ABC):
     def status(self) -> Mapping[str, Any]:
         """JSON values for `/status`.  Must not block."""
         return _NONE
+
+    @property
+    def sample_kinds(self) -> Sequence[SampleKind]:
+        """Its own metrics, the same for its life."""
+        return ()
+
+    def samples(self) -> Sequence[Sample]:
+        """Their values, of now, on any thread.  Must not block."""
+        return ()
 
     def conditions(self) -> Sequence[Condition]:
         """What an operator should know about the service as long as it lasts; empty while all is well.  Asked about once per

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from lmcache_core.model.keys import KeySpace
+from lmcache_core.model.keys import KeySpace, ObjectKey
 from lmcache_core.model.results import Bitmap
 
 READERS_MAX = 255
@@ -78,11 +78,40 @@ class SparseLookupRequest(NamedTuple):
 
 
 class SlotReferences(msgspec.Struct, frozen=True, eq=False):
-    """Slots that a worker reads or fills now.  They stay where they are until it is given back."""
+    """Slots that a worker reads or fills.  They are neither moved nor evicted until they are released or published."""
 
     slots: tuple[int, ...]
-    grant: Any
-    """The storage's own record of it."""
+    handle: Any
+    """The storage's own record of these references."""
+
+
+class LeasedObject(NamedTuple):
+    """Where an object lies in L1's region: header page and payload, in one run.  The page is sealed."""
+
+    offset: int
+    length: int
+
+
+class ReadLease(Protocol):
+    """Objects that another server may read.  Safe from any thread.  At its deadline it ends by itself: what is read later may
+    be something else, which the header's key and digest show."""
+
+    @property
+    def objects(self) -> Sequence[LeasedObject | None]:
+        """One for each key; None where L1 did not have it, of length 0 where it has, and no share of `max_bytes` was left."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the leased slots take, 0 once the lease has ended."""
+
+    def renew(self, seconds: float) -> bool:
+        """From now on.  False when it has ended."""
+
+    def release(self, places: Sequence[int]) -> None:
+        """The objects of these keys are not read any more."""
+
+    def end(self) -> None:
+        """Nothing is read any more.  Ending it again does nothing."""
 
 
 class Storage(Protocol):
@@ -134,10 +163,18 @@ class Storage(Protocol):
     def acquire(
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
     ) -> SlotReferences | None:
-        """Hold chunks for a worker to read, taking over what its request's lookup held; None when one is not there."""
+        """Reference chunks for a worker to read, taking over what its request's lookup held; None when one is not there."""
 
-    def release(self, hold: SlotReferences) -> None:
+    def release(self, references: SlotReferences) -> None:
         """The worker has read them."""
+
+    def lease_reads(self, borrower: str, keys: Sequence[ObjectKey], seconds: float, max_bytes: int) -> ReadLease:
+        """Lease to another server what L1 has of these keys, up to `max_bytes` of slots, for `seconds`; gaps are allowed and
+        nothing is loaded.  For the eviction policy it is one use.  Computes digests of objects that were not read by anything
+        outside of this machine before: to be called on a thread that may take long."""
+
+    def end_leases(self, borrower: str) -> None:
+        """The other server has left: end its leases."""
 
     def is_quick(self, payload_bytes: int) -> bool:
         """Whether `acquire` and `publish` of this many bytes of payload take microseconds.  False for more than a little
@@ -158,18 +195,18 @@ class Storage(Protocol):
         prefix of them.  With `may_wait`, it waits for room first, up to `--l1-allocation-wait-ms` and without any lock,
         as long as `may_wait()` is true, which is asked every few milliseconds."""
 
-    def publish(self, hold: SlotReferences, first_chunk: int, request_id: str) -> bool:
-        """Every slot of the hold is filled: make it visible, and send it on to L2.  False when the hold had run out;
+    def publish(self, references: SlotReferences, first_chunk: int, request_id: str) -> bool:
+        """Every slot is filled: make it visible, and send it on to L2.  False when the references had run out;
         nothing was published then.  Policies get the request and the position in its prompt."""
 
-    def is_live(self, hold: SlotReferences) -> bool:
+    def is_live(self, references: SlotReferences) -> bool:
         """False once its deadline has passed: its slots are in quarantine until it is given back."""
 
-    def using(self, hold: SlotReferences) -> AbstractContextManager[bool]:
-        """For a module that copies to or from the slots itself: within it they stay the hold's own, even if the worker
-        leaves meanwhile.  Gives False when the hold has ended or run out: the slots must not be touched then."""
+    def using(self, references: SlotReferences) -> AbstractContextManager[bool]:
+        """For a module that copies to or from the slots itself: within it they stay referenced, even if the worker
+        leaves meanwhile.  Gives False when the references have ended or run out: the slots must not be touched then."""
 
-    def discard(self, hold: SlotReferences) -> None:
+    def discard(self, references: SlotReferences) -> None:
         """Free the slots unpublished."""
 
     def end_worker(self, worker: int) -> None:

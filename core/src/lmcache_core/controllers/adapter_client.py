@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import CircuitStatus, L2Adapter, LoadItem, StoreItem
+from lmcache_core.contracts.l2_eviction import AdapterListener
 from lmcache_core.contracts.policies import AdapterFacts
+from lmcache_core.controllers.adapter_feed import AdapterFeed
 from lmcache_core.controllers.adapter_jobs import (
     AdapterCounters,
-    AdapterListener,
     JobAnswer,
     JobReleased,
+    Mailbox,
+    OutcomesOnly,
     PendingJob,
     PendingJobs,
     Verb,
@@ -53,6 +56,8 @@ class AdapterClient:
         """Time limit of a job.  It may be set at any time, for later jobs."""
         self.counters = AdapterCounters(clock)
         self.jobs = PendingJobs()
+        self.feed: AdapterFeed | None = None
+        """Set before anything runs, if at all."""
         self._undelivered: deque[Any] = deque()
         self._listener: AdapterListener | None = None
         self._wake: Callable[[], None] = lambda: None
@@ -78,6 +83,11 @@ class AdapterClient:
         return self.answers and not self._retired
 
     @property
+    def is_read_only(self) -> bool:
+        """Nothing is stored there from here."""
+        return Capability.READ_ONLY in self.capabilities
+
+    @property
     def facts(self) -> AdapterFacts:
         return AdapterFacts(self.name, self.capabilities, self.answers)
 
@@ -90,28 +100,28 @@ class AdapterClient:
     def submit_load(self, batch: Sequence[LoadItem], inbox: Inbox[Any], token: Any) -> None:
         self._submit("load", self.adapter.submit_load, batch, inbox, token)
 
-    def submit_delete(self, keys: Sequence[ObjectKey], inbox: Inbox[Any], token: Any) -> None:
-        self._submit("delete", self.adapter.submit_delete, keys, inbox, token)
+    def delete_soon(self, keys: Sequence[ObjectKey], on_answer: Callable[[Sequence[Outcome]], None]) -> None:
+        """Begin to delete these.  `on_answer` is called once, with an outcome for each, on a thread that it must not keep
+        waiting: the completion thread, or this one."""
+        self._submit("delete", self.adapter.submit_delete, keys, OutcomesOnly(on_answer), None)
 
     def delete(self, keys: Sequence[ObjectKey], is_over: Callable[[], bool]) -> Sequence[Outcome] | None:
         """Delete these objects as one job, and wait for its outcomes.  None when `is_over()`, which is asked a few times a
         second, becomes true first."""
         if self._listener is not None:
             self._listener.deleting(keys)
-        inbox: Inbox[Any] = Inbox()  # closed with its last reference: an answer may come after the caller has left
-        self.submit_delete(keys, inbox, None)
-        poll = select.poll()
-        poll.register(inbox, select.POLLIN)
+        answers: SimpleQueue[Sequence[Outcome]] = SimpleQueue()  # an answer may come after the caller has left
+        self.delete_soon(keys, answers.put)
         while not is_over():
-            poll.poll(_LOOK_SECONDS * 1000)
-            for answer in inbox.drain():
-                if not isinstance(answer, JobAnswer):
-                    continue
-                if self._listener is not None:
-                    pairs = zip(keys, answer.outcomes, strict=True)
-                    gone = [key for key, outcome in pairs if outcome in (Outcome.DONE, Outcome.MISSING)]
-                    self._listener.deleted(keys, gone)
-                return answer.outcomes
+            try:
+                outcomes = answers.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                continue
+            if self._listener is not None:
+                pairs = zip(keys, outcomes, strict=True)
+                gone = [key for key, outcome in pairs if outcome in (Outcome.DONE, Outcome.MISSING)]
+                self._listener.deleted(keys, gone)
+            return outcomes
         return None
 
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
@@ -202,7 +212,7 @@ class AdapterClient:
 
     def abandon(self) -> None:
         """The time of every job is over, now and from now on: those that wait for their answer get it soon, from the
-        completion thread.  The adapter keeps their buffers until it lets them go."""
+        completion thread.  The adapter keeps their buffers until it releases them."""
         self._abandoned = True
         self._wake()
 
@@ -278,7 +288,7 @@ class AdapterClient:
     # --- inside
 
     def _submit(
-        self, verb: Verb, call: Callable[[Sequence[Any]], JobId], subjects: Sequence[Any], inbox: Inbox[Any], token: Any
+        self, verb: Verb, call: Callable[[Sequence[Any]], JobId], subjects: Sequence[Any], inbox: Mailbox, token: Any
     ) -> None:
         if self._shut:
             inbox.post(JobAnswer(token, (Outcome.FAILED,) * len(subjects), released=True))
@@ -348,6 +358,8 @@ class AdapterClient:
         return (Outcome.FAILED,) * pending.size
 
     def _notify_listener(self, pending: PendingJob, outcomes: Sequence[Outcome]) -> None:
+        if self.feed is not None and self.feed.journal.is_open:
+            self.feed.answered(pending, outcomes)
         if self._listener is None:
             return
         done = _with_outcome(Outcome.DONE, pending, outcomes)

@@ -16,7 +16,6 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import Completion, JobId
 from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.jobs.queues import Inbox
-from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
 if TYPE_CHECKING:
@@ -40,23 +39,21 @@ class JobReleased(msgspec.Struct, frozen=True):
 Answer = JobAnswer | JobReleased
 
 
-class AdapterListener(Protocol):
-    """Notified of the objects that an adapter has.  Called on the client's threads; must neither block nor raise."""
+class Mailbox(Protocol):
+    """Takes the messages about a job; from any thread, and never blocks."""
 
-    def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """The adapter has these objects now.  The numbers are their sizes in bytes."""
+    def post(self, item: Any) -> None: ...
 
-    def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """It was over time with these, and has them or has them not; as long as their buffers are borrowed, they may come."""
 
-    def hit(self, keys: Sequence[ObjectKey]) -> None:
-        """A lookup found these."""
+class OutcomesOnly:
+    """Where the submitter waits for no buffers: its outcomes alone."""
 
-    def deleting(self, keys: Sequence[ObjectKey]) -> None:
-        """An operator is about to delete these; `deleted` follows."""
+    def __init__(self, on_answer: Callable[[Sequence[Outcome]], None]) -> None:
+        self._on_answer = on_answer
 
-    def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
-        """That is over.  Some of them are gone, unless they have come again since."""
+    def post(self, item: Any) -> None:
+        if isinstance(item, JobAnswer):
+            self._on_answer(item.outcomes)
 
 
 EARLY_MAX: Final = 1024
@@ -73,9 +70,9 @@ class PendingJob:
     subjects: Sequence[Any]
     """Keys of a lookup or a delete, items of a store or a load."""
     token: Any
-    inbox: Inbox[Any]
+    inbox: Mailbox
     deadline: float
-    begun: float = 0.0
+    started: float = 0.0
     size_bytes: int = 0
     """Of stores and loads; counted when the job is given."""
     answered: bool = False
@@ -220,7 +217,7 @@ class AdapterCounters:
         size = job.size_bytes = sum(_sizes(job))
         with self._lock:
             if not self._pending:
-                self._busy_since = max(job.begun, self._idle_since)
+                self._busy_since = max(job.started, self._idle_since)
             self._pending += 1
             row = self._verbs[job.verb]
             row.jobs += 1
@@ -247,7 +244,7 @@ class AdapterCounters:
             row.pending_objects -= job.size
             row.pending_bytes -= job.size_bytes
             row.done_bytes += done
-            row.seconds += max(0.0, now - job.begun)
+            row.seconds += max(0.0, now - job.started)
             for outcome, count in counts.items():
                 row.outcomes[outcome] = row.outcomes.get(outcome, 0) + count
 

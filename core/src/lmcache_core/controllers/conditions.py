@@ -67,19 +67,19 @@ class _Asked:
     def __init__(self, reporter: Reporter, now: float) -> None:
         self.reporter = reporter
         self.said: tuple[Condition, ...] = ()
-        self.begun = now
+        self.started = now
         self.thread: threading.Thread | None = None
 
     def ask(self, now: float) -> None:
         if self.thread is not None and self.thread.is_alive():
             return
-        self.begun = now
+        self.started = now
         self.thread = threading.Thread(target=self._ask, name=f"conditions-{self.reporter.subject}", daemon=True)
         self.thread.start()
         self.thread.join(ANSWER_SECONDS)
 
     def silent_seconds(self, now: float) -> float:
-        return now - self.begun if self.thread is not None and self.thread.is_alive() else 0.0
+        return now - self.started if self.thread is not None and self.thread.is_alive() else 0.0
 
     def _ask(self) -> None:
         subject = self.reporter.subject

@@ -16,8 +16,8 @@ from lmcache_core.controllers.policy_guard import GuardedPolicy, PolicyChange
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.l1.allocator import Slab
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.index import PAUSE_SECONDS
-from lmcache_core.l1.logs import EVICTED, QUOTA, Accessed, Inserted, LogEntry, Removed
+from lmcache_core.l1.index import EVICTED, QUOTA, Accessed, Inserted, LogEntry, Removed
+from lmcache_core.l1.journal import PAUSE_SECONDS
 from lmcache_core.l1.salts import SaltExcess
 from lmcache_core.l1.slab_moves import choose, windows
 
@@ -98,7 +98,7 @@ _METHODS: Final = {Inserted: "on_insert", Accessed: "on_access", Removed: "on_re
 
 
 class EvictionController:
-    """Owns the eviction policy: tells it what happened, asks it for victims.  `run` is its thread's body."""
+    """Owns the eviction policy: notifies it of what happened, asks it for victims.  `run` is its thread's body."""
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy, Inse
 from lmcache_core.controllers.conditions import counts_of
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.index import PAUSE_SECONDS
-from lmcache_core.l1.logs import Accessed, Inserted, LogEntry, Removed
+from lmcache_core.l1.index import Accessed, Inserted, LogEntry, Removed
+from lmcache_core.l1.journal import PAUSE_SECONDS
 from lmcache_core.model.errors import error_message
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class GuardedPolicy(Generic[Policy]):
         self.subject: Final = subject
         self.policy = policy
         self._built_in = built_in
-        self._take_over = take_over
+        self.take_over = take_over
         self._faults = FaultLog(logger, clock, f"policy={subject.removesuffix(' policy')}")
         self._in_a_row: Counter[str] = Counter()
         self._last_error = ""
@@ -64,8 +64,8 @@ class GuardedPolicy(Generic[Policy]):
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
             if (built_in := self._failed(method, error)) is None:
                 return default
-            if self._take_over is not None:
-                self._take_over(built_in)
+            if self.take_over is not None:
+                self.take_over(built_in)
                 return default
             self.take(built_in, because_it_failed=True)
             return self.call(method, function, default)
@@ -123,7 +123,7 @@ class PolicyChange:
     def __init__(self, cache: L1Cache, policy: EvictionPolicy) -> None:
         self.policy: Final = policy
         self._cache = cache
-        self._begun = False
+        self._started = False
         self._left: list[int] = []
         """Slots that the new policy does not know: what is to stay longest comes first, as it is taken from the
         end."""
@@ -139,14 +139,14 @@ class PolicyChange:
 
     def record(self, entries: list[LogEntry]) -> None:
         """Record what has happened; the new policy is notified of it after the slots."""
-        if self._begun:
+        if self._started:
             self._recorded += entries
 
     def step(self, old: EvictionPolicy) -> bool:
         """Go on for a while.  True when it is over: either the new policy knows what there is, as of the entries that were
         recorded, or it has failed, and the old one has to stay."""
         try:
-            if not self._begun:
+            if not self._started:
                 self._begin(old)
             elif self._left:
                 self._insert_some()
@@ -165,7 +165,7 @@ class PolicyChange:
 
     def _begin(self, old: EvictionPolicy) -> None:
         """The old policy was notified of everything in the log."""
-        self._begun = True
+        self._started = True
         unnamed = bytearray([1]) * self._cache.contents.slot_numbers
         leaving_first = []
         for slot in _order_of(old):

@@ -1,7 +1,7 @@
 """Loads from L2 what a lookup did not find in L1.
 
 A prefetch asks every adapter for the missing chunks at once, lets the policy choose where each is loaded from, and loads
-what the longest prefix takes that can still be had: in slices, chunk by chunk across all shards.  Every object is checked
+what the longest prefix takes that can still be loaded: in slices, chunk by chunk across all shards.  Every object is checked
 and published held by the lookup that asked.  What cannot be loaded from any adapter shortens the prefix; what lies behind
 and is not under way is not asked for any more, and the answer is given as soon as the rest is there.
 
@@ -44,7 +44,7 @@ class PrefetchCounts(NamedTuple):
     in_flight: int
     queued: int
     completed: int
-    """Everything that could be had is there."""
+    """Everything that could be loaded is there."""
     timed_out: int
     """Answered at their deadline, with what was there."""
     cancelled: int
@@ -237,7 +237,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     # --- the end, when it comes early
 
     def _end_early(self) -> None:
-        """Answer what is overdue or over, begun or not; go on without adapters that are slow to say what they have."""
+        """Answer what is overdue or over, started or not; go on without adapters that are slow to say what they have."""
         now = self._clock.monotonic()
         while self._queue and (self._queue[0].over or self._deadline(self._queue[0]) <= now):
             self._end(self._queue.popleft())
@@ -255,7 +255,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         self._finish(prefetch)
 
     def _deadline(self, prefetch: Prefetch, share: float = 1.0) -> float:
-        return prefetch.begun + self.lookup_timeout_seconds * share
+        return prefetch.started + self.lookup_timeout_seconds * share
 
     # --- looking up
 
@@ -327,7 +327,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     def _notify_policy(self, job: LoadJob, outcomes: Sequence[Outcome]) -> None:
         pairs = zip(job.loads, outcomes, strict=False)
         loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
-        seconds = self._clock.monotonic() - job.begun
+        seconds = self._clock.monotonic() - job.started
         facts = LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds)
         self.guarded.call("on_load", lambda policy: policy.on_load(facts), None)
 
@@ -345,12 +345,13 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         self._active.pop(prefetch, None)
         self._lookups.unpin_if_done(prefetch)
         match = prefetch.matched()
-        seconds = self._clock.monotonic() - prefetch.begun
+        seconds = self._clock.monotonic() - prefetch.started
         found = len(set().union(*prefetch.found.values())) if prefetch.found else 0
         self._events.publish(
             PrefetchCompleted(
                 prefetch.request_id, found, prefetch.loaded, prefetch.failed, prefetch.loaded_bytes, seconds
             )
         )
+        on_done = prefetch.on_done
         prefetch.forget()
-        prefetch.on_done(match, prefetch.loaded)
+        on_done(match, prefetch.loaded)

@@ -16,7 +16,7 @@ import msgspec
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import LoadCompleted, LoadSubmitted, ObjectRejected, ObjectsCame, Publisher
+from lmcache_core.contracts.events import LoadCompleted, LoadSubmitted, ObjectRejected, ObjectsAdded, Publisher
 from lmcache_core.contracts.l2_adapter import LoadItem
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch_request import ABSENT, Cell, Prefetch, PrefetchBudget, Source
@@ -53,7 +53,7 @@ class LoadJob(msgspec.Struct, frozen=True, eq=False):
     retain: bool
     number: int
     request_id: str
-    begun: float
+    started: float
     object_bytes: int = 0
     """Of all loads, header pages included."""
     ahead_bytes: int = 0
@@ -155,7 +155,7 @@ class Loads:
                         prefetch.drop(cell, loading.source)
         finally:
             self._ended(job, published)
-            if good and self._events.wants(ObjectsCame):
+            if good and self._events.wants(ObjectsAdded):
                 self._publish_added(job, good)
         if released:
             self.released(job)
@@ -293,7 +293,7 @@ class Loads:
         if self._unanswered.pop(job, job) is job or not self._events.wants(LoadCompleted):
             return
         size = sum(HEADER_BYTES + loading.source.record.payload_bytes for loading in loaded)
-        seconds = self._clock.monotonic() - job.begun
+        seconds = self._clock.monotonic() - job.started
         failed = len(job.loads) - len(loaded)
         self._events.publish(
             LoadCompleted(job.client.name, job.number, job.request_id, len(loaded), failed, size, seconds)
@@ -308,7 +308,7 @@ class Loads:
         for loads in by_record.values():
             record = loads[0].source.record
             self._events.publish(
-                ObjectsCame(
+                ObjectsAdded(
                     record.space.model_name,
                     record.space.cache_salt,
                     record.space.kv_rank,

@@ -30,7 +30,7 @@ class LookupJob:
     client: AdapterClient
     keys: Sequence[ObjectKey]
     number: int
-    begun: float
+    started: float
     taken: bool = False
     """Keys that the adapter has pinned are recorded with the prefetch, or unpinned."""
 
@@ -64,7 +64,7 @@ class Lookups:
         found = job.found(outcomes)
         job.taken = True
         if self._events.wants(L2LookupCompleted):
-            seconds = self._clock.monotonic() - job.begun
+            seconds = self._clock.monotonic() - job.started
             self._events.publish(
                 L2LookupCompleted(client.name, job.number, prefetch.request_id, len(job.keys), len(found), seconds)
             )

@@ -78,7 +78,7 @@ class Cell(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a cell can be had: in one of its shard's layouts, from one adapter."""
+    """Where a cell can be loaded from: in one of its shard's layouts, from one adapter."""
 
     record: SpaceRecord
     client: AdapterClient
@@ -116,7 +116,7 @@ class Prefetch:
     rows: list[PrefetchRow]
     chunk_hashes: Sequence[bytes]
     on_done: Callable[[PrefixMatch, int], None]
-    begun: float
+    started: float
     request: RequestFacts = NO_REQUEST
     sparse: bool = False
     keeps: bool = False
@@ -134,7 +134,7 @@ class Prefetch:
     planned: bool = False
     retain: bool = False
     sources: dict[Cell, list[Source]] = field(default_factory=dict)
-    """Where each missing cell can still be had, best first."""
+    """Where each missing cell can still be loaded from, best first."""
     todo: deque[Cell] = field(default_factory=deque)
     """Cells that are needed and not under way, in order."""
     loading: dict[Cell, Source] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Prefetch:
         ]
 
     def aim(self) -> None:
-        """Aim for what can still be had: `todo` becomes what that takes and is neither there nor under way."""
+        """Aim for what can still be loaded: `todo` becomes the cells of it that are neither there nor being loaded."""
         self.stale = False
         flags = [row.flags() for row in self.rows]
         for cell, sources in self.sources.items():
@@ -212,7 +212,9 @@ class Prefetch:
         self.aim()
 
     def forget(self) -> None:
-        """It has its answer.  Its lookup may be open for long, and need not keep all this."""
+        """It has its answer.  Its lookup may be open for long, and need not keep all this.  `on_done` refers to that lookup,
+        which refers to this: such a cycle would stay until the next full garbage collection."""
+        self.on_done = _answered
         self.rows, self.chunk_hashes, self.wanted, self.needed = [], (), [], ()
         self.found, self.sources = {}, {}
         self.todo.clear()
@@ -222,6 +224,10 @@ class Prefetch:
 
     def _matched(self, flags: Sequence[bytearray]) -> PrefixMatch:
         return match_of(flags, self._windows(), len(self.chunk_hashes), sparse=self.sparse)
+
+
+def _answered(match: PrefixMatch, loaded: int) -> None:
+    raise AssertionError("a prefetch has one answer")
 
 
 class PrefetchBudget:

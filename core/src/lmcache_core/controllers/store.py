@@ -84,9 +84,9 @@ class StoreController(MessageLoop[Batch | Answer]):
         self.guarded = GuardedPolicy("store policy", policy, clock, built_in)
         """The policy and its failures."""
         self._limits = limits
-        self._queues = tuple([StoreQueue(client, limits) for client in clients])
-        """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
-        self.active = bool(clients)
+        self._queues = tuple([StoreQueue(client, limits) for client in clients if not client.is_read_only])
+        """In the order of the cascade, without what is read only.  Replaced as a whole, on this thread; others may look."""
+        self.active = bool(self._queues)
         """True while there is an adapter to store to.  Written on this thread, read by any."""
         self._clock = clock
         self._events = events
@@ -128,7 +128,12 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def add_adapter(self, client: AdapterClient) -> PendingCall:
         """Objects that come from then on go to this adapter, too."""
-        return self.call_soon(lambda: self._line_up((*self._queues, StoreQueue(client, self._limits))))
+
+        def apply() -> None:
+            if not client.is_read_only:
+                self._line_up((*self._queues, StoreQueue(client, self._limits)))
+
+        return self.call_soon(apply)
 
     def drain_adapter(self, client: AdapterClient, *, again: bool = False) -> PendingCall:
         """Objects that come from then on do not go to it, or go there `again`; those that wait for it do."""
@@ -299,7 +304,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             if not job.units:
                 job.queue.complete(job, (), self._clock.monotonic())
                 return
-        self._references.seal(job.units, self._clock.wall_ns())
+        self._cache.seal([unit.slot for unit in job.units], self._clock.wall_ns())
         self._events.publish(StoreSubmitted(client.name, job.number, len(job.units), job.size_bytes))
         client.submit_store([unit.item for unit in job.units], self._inbox, job)
 
@@ -326,7 +331,7 @@ class StoreController(MessageLoop[Batch | Answer]):
                     job.number,
                     stored,
                     failed,
-                    now - job.begun,
+                    now - job.started,
                     job.stored_bytes,
                     job.waited_seconds,
                     job.request_id,
@@ -358,4 +363,4 @@ class StoreController(MessageLoop[Batch | Answer]):
             self._events.publish(StoresDropped(queue.client.name, len(units), size, reason))
 
     def _counts_of(self, client: AdapterClient) -> StoreCounts | None:
-        return next((queue.counters.snapshot() for queue in self._queues if queue.client is client), None)
+        return next((queue.counters.now for queue in self._queues if queue.client is client), None)

@@ -188,7 +188,7 @@ class StoreJob:
     units: Sequence[StoreUnit]
     """Empty once the adapter has released their buffers."""
     size_bytes: int
-    begun: float
+    started: float
     waited_seconds: float
     """The one that waited longest."""
     request_id: str
@@ -228,7 +228,7 @@ class StoreQueue:
     @property
     def free_bytes(self) -> int:
         """Bytes that may be added before anything is dropped."""
-        return max(0, self._limits.backlog_bytes - self.counters.backlog_bytes)
+        return max(0, self._limits.backlog_bytes - self.counters.now.backlog_bytes)
 
     def add(self, units: Sequence[StoreUnit]) -> None:
         """These are to go there.  One whose object is on its way already need not wait for that."""
@@ -292,7 +292,7 @@ class StoreQueue:
             by_time = rate * self._limits.backlog_seconds
             if by_time < limit:
                 limit, reason = by_time, DropReason.BACKLOG_SECONDS
-        excess = self.counters.backlog_bytes - limit
+        excess = self.counters.now.backlog_bytes - limit
         units: list[StoreUnit] = []
         while excess > 0 and self._waiting:
             units.append(self._waiting.drop())
@@ -316,7 +316,7 @@ class StoreQueue:
         """Any thread."""
         since = self.counters.waiting_since
         oldest = 0.0 if since is None else max(0.0, now - since)
-        return StoreView(self.counters.snapshot(), oldest, self._speed.bytes_per_second(now))
+        return StoreView(self.counters.now, oldest, self._speed.bytes_per_second(now))
 
     def status(self, now: float) -> dict[str, object]:
         counts, oldest_seconds, rate = self.view(now)

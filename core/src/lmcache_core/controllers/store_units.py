@@ -14,7 +14,6 @@ from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.l1.cache import NO_REQUEST, L1Cache
 from lmcache_core.l1.leases import Lease
-from lmcache_core.model.object_header import seal
 
 
 class StoreBacklog:
@@ -111,23 +110,10 @@ class StoreReferences:
         self._backlog = backlog
         self.busy: Counter[int] = Counter()
         """Units that are not finished, by slot: adapters read it."""
-        self._sealed: set[int] = set()
-        """Busy slots whose header page is written, and must stay as it is."""
 
     def begin(self, slots: Iterable[int]) -> None:
         """Of new units, one for each of these slots."""
         self.busy.update(slots)
-
-    def seal(self, units: Sequence[StoreUnit], wall_ns: int) -> None:
-        """Write the header pages: the digest is computed here, once, off the request path.  Raises OSError where L1 is a
-        file whose disk fails."""
-        for unit in units:
-            if unit.slot not in self._sealed:
-                self._cache.fetch(unit.slot)
-                # What was noted when it was published: bytes that change from here on are found out when they come back.
-                known = self._cache.checks.noted(unit.slot) if self._cache.checks else None
-                seal(unit.item.buffer.view, unit.item.key, wall_ns, known)
-                self._sealed.add(unit.slot)
 
     def finish(self, units: Sequence[StoreUnit]) -> None:
         """One adapter is done with these; the last one ends their holds."""
@@ -188,7 +174,6 @@ class StoreReferences:
         self.busy[slot] -= 1
         if not self.busy[slot]:
             del self.busy[slot]
-            self._sealed.discard(slot)
 
 
 class StoreCounts(NamedTuple):
@@ -199,27 +184,27 @@ class StoreCounts(NamedTuple):
     and the same in bytes.
     """
 
-    admitted: int
-    stored: int
-    failed: int
+    admitted: int = 0
+    stored: int = 0
+    failed: int = 0
     """The adapter said so, did not answer in time, or the server could not hand them over."""
-    dropped: int
-    waiting: int
-    in_flight: int
+    dropped: int = 0
+    waiting: int = 0
+    in_flight: int = 0
     """Handed to the adapter, and not answered."""
-    merged: int
+    merged: int = 0
     """Not admitted: the same object was on its way to this adapter already."""
-    admitted_bytes: int
-    stored_bytes: int
-    failed_bytes: int
-    dropped_bytes: int
-    waiting_bytes: int
-    in_flight_bytes: int
-    failed_by_outcome: Mapping[str, int]
+    admitted_bytes: int = 0
+    stored_bytes: int = 0
+    failed_bytes: int = 0
+    dropped_bytes: int = 0
+    waiting_bytes: int = 0
+    in_flight_bytes: int = 0
+    failed_by_outcome: Mapping[str, int] = {}
     """`rejected` where the adapter has no free space."""
-    failed_bytes_by_outcome: Mapping[str, int]
-    dropped_by_reason: Mapping[str, int]
-    dropped_bytes_by_reason: Mapping[str, int]
+    failed_bytes_by_outcome: Mapping[str, int] = {}
+    dropped_by_reason: Mapping[str, int] = {}
+    dropped_bytes_by_reason: Mapping[str, int] = {}
 
     @property
     def backlog_bytes(self) -> int:
@@ -246,81 +231,60 @@ class StoreView(NamedTuple):
 
 
 class StoreCounters:
-    """Written by the store controller's thread, read by any: a snapshot is consistent."""
+    """Written by the store controller's thread alone; any may read `now`, which is replaced as a whole."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards all below
-        self._admitted = self._admitted_bytes = 0
-        self._stored = self._stored_bytes = 0
-        self._waiting = self._waiting_bytes = 0
-        self._in_flight = self._in_flight_bytes = 0
-        self._merged = 0
-        self._failed: Counter[str] = Counter()
-        self._failed_bytes: Counter[str] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._dropped_bytes: Counter[str] = Counter()
+        self.now = StoreCounts()
         self.waiting_since: float | None = None
         """When what waits longest began to; None while nothing waits."""
 
-    @property
-    def backlog_bytes(self) -> int:
-        return self._waiting_bytes + self._in_flight_bytes
-
     def admit(self, objects: int, size: int, merged: int) -> None:
         """`objects` more, of `size` bytes, wait; `merged` others were on their way already."""
-        with self._lock:
-            self._admitted += objects
-            self._admitted_bytes += size
-            self._waiting += objects
-            self._waiting_bytes += size
-            self._merged += merged
+        now = self.now
+        self.now = now._replace(
+            admitted=now.admitted + objects,
+            admitted_bytes=now.admitted_bytes + size,
+            waiting=now.waiting + objects,
+            waiting_bytes=now.waiting_bytes + size,
+            merged=now.merged + merged,
+        )
 
     def submit(self, objects: int, size: int) -> None:
         """`objects` of those that wait, of `size` bytes, were handed to the adapter."""
-        with self._lock:
-            self._waiting -= objects
-            self._waiting_bytes -= size
-            self._in_flight += objects
-            self._in_flight_bytes += size
+        now = self.now
+        self.now = now._replace(
+            waiting=now.waiting - objects,
+            waiting_bytes=now.waiting_bytes - size,
+            in_flight=now.in_flight + objects,
+            in_flight_bytes=now.in_flight_bytes + size,
+        )
 
-    def complete(
-        self, stored: int, stored_bytes: int, failed: Mapping[str, int], failed_bytes: Mapping[str, int]
-    ) -> None:
+    def complete(self, stored: int, stored_bytes: int, failed: Counter[str], failed_bytes: Counter[str]) -> None:
         """Objects in flight have their outcome: stored, or failed, by outcome."""
-        with self._lock:
-            self._in_flight -= stored + sum(failed.values())
-            self._in_flight_bytes -= stored_bytes + sum(failed_bytes.values())
-            self._stored += stored
-            self._stored_bytes += stored_bytes
-            self._failed.update(failed)
-            self._failed_bytes.update(failed_bytes)
+        now, lost, lost_bytes = self.now, failed.total(), failed_bytes.total()
+        self.now = now._replace(
+            in_flight=now.in_flight - stored - lost,
+            in_flight_bytes=now.in_flight_bytes - stored_bytes - lost_bytes,
+            stored=now.stored + stored,
+            stored_bytes=now.stored_bytes + stored_bytes,
+            failed=now.failed + lost,
+            failed_bytes=now.failed_bytes + lost_bytes,
+            failed_by_outcome=_sum(now.failed_by_outcome, failed),
+            failed_bytes_by_outcome=_sum(now.failed_bytes_by_outcome, failed_bytes),
+        )
 
     def drop(self, objects: int, size: int, reason: str) -> None:
         """`objects` of those that wait, of `size` bytes, were dropped."""
-        with self._lock:
-            self._waiting -= objects
-            self._waiting_bytes -= size
-            self._dropped[reason] += objects
-            self._dropped_bytes[reason] += size
+        now = self.now
+        self.now = now._replace(
+            waiting=now.waiting - objects,
+            waiting_bytes=now.waiting_bytes - size,
+            dropped=now.dropped + objects,
+            dropped_bytes=now.dropped_bytes + size,
+            dropped_by_reason=_sum(now.dropped_by_reason, {reason: objects}),
+            dropped_bytes_by_reason=_sum(now.dropped_bytes_by_reason, {reason: size}),
+        )
 
-    def snapshot(self) -> StoreCounts:
-        with self._lock:
-            return StoreCounts(
-                admitted=self._admitted,
-                stored=self._stored,
-                failed=self._failed.total(),
-                dropped=self._dropped.total(),
-                waiting=self._waiting,
-                in_flight=self._in_flight,
-                merged=self._merged,
-                admitted_bytes=self._admitted_bytes,
-                stored_bytes=self._stored_bytes,
-                failed_bytes=self._failed_bytes.total(),
-                dropped_bytes=self._dropped_bytes.total(),
-                waiting_bytes=self._waiting_bytes,
-                in_flight_bytes=self._in_flight_bytes,
-                failed_by_outcome=dict(self._failed),
-                failed_bytes_by_outcome=dict(self._failed_bytes),
-                dropped_by_reason=dict(self._dropped),
-                dropped_bytes_by_reason=dict(self._dropped_bytes),
-            )
+
+def _sum(before: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    return {**before, **{name: before.get(name, 0) + count for name, count in more.items()}} if more else before

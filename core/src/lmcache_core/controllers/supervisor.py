@@ -66,12 +66,9 @@ class Supervisor:
             entry.thread.join(timeout_seconds)
         return not entry.thread.is_alive()
 
-    def stopping(self) -> None:
-        """From now on a thread that fails is not started again."""
-        self._stopping.set()
-
     def join(self, timeout_seconds: float) -> list[str]:
-        """Wait for all threads together.  Returns the names of those that did not end in time."""
+        """Wait for all threads together; one that fails is not started again.  Returns the names of those that did not end in
+        time."""
         self._stopping.set()
         threads = {name: entry.thread for name, entry in self.threads.items() if entry.thread is not None}
         deadline = time.monotonic() + timeout_seconds
@@ -104,13 +101,13 @@ class Supervisor:
     def _keep_running(self, name: str, entry: SupervisedThread, run: Callable[[], None]) -> None:
         pause = BACKOFF_FIRST_SECONDS
         while True:
-            begun = time.monotonic()
+            started = time.monotonic()
             try:
                 run()
             except BaseException as error:  # SystemExit too: a plugin's code may raise it
                 entry.down = True
                 entry.restarts += 1
-                if time.monotonic() - begun > BACKOFF_FORGOTTEN_SECONDS:
+                if time.monotonic() - started > BACKOFF_FORGOTTEN_SECONDS:
                     pause = BACKOFF_FIRST_SECONDS
                 entry.last_error = f"{type(error).__name__}: {error_message(error)}"
                 logger.exception("thread failed name=%s restarts=%d retry_seconds=%.2f", name, entry.restarts, pause)

@@ -12,7 +12,7 @@ import msgspec
 
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
-from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.events.subscriber_calls import AskedSubscriber
 from lmcache_core.events.subscriber_queue import QueueLimits, SubscriberQueue, SubscriberStatus
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class EventBus:
 
     def __init__(
         self,
-        subscribers: Mapping[str, Subscriber],
+        subscribers: Mapping[str, AskedSubscriber],
         limits: QueueLimits,
         now: Callable[[], float] = time.monotonic,
     ) -> None:

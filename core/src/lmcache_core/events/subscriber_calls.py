@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
-from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.model.errors import error_message
 
 logger = logging.getLogger(__name__)
@@ -23,25 +23,30 @@ _ERROR_CHARACTERS: Final = 300
 _Call = Callable[[Any], None]
 
 
+class AskedSubscriber(NamedTuple):
+    """A subscriber whose subscriptions are known: the contract says that they are asked for once."""
+
+    subscriber: Subscriber
+    subscriptions: Subscriptions
+
+
 class SubscriberCalls:
     """Whatever the subscriber raises is counted and logged.  One thread calls; any may look."""
 
-    def __init__(self, name: str, subscriber: Subscriber, timeout_seconds: float, now: Callable[[], float]) -> None:
+    def __init__(self, name: str, asked: AskedSubscriber, timeout_seconds: float, now: Callable[[], float]) -> None:
         self.failed = 0
         self.last_error = ""
         self.slowest_seconds = 0.0
         """The longest that an event, or the end of a batch, has taken."""
-        self._name, self._subscriber, self._timeout, self._now = name, subscriber, timeout_seconds, now
+        self._subscriber, self._subscriptions = asked
+        self._name, self._timeout, self._now = name, timeout_seconds, now
         self._failed_at: float | None = None
         self._stuck_at: float | None = None
         """While it is being called: when that takes too long."""
         self._calls: dict[type[Event], tuple[_Call, ...]] = {}
-        self.is_usable = True
-        """False where it could not say what it subscribes to."""
-        self._subscriptions = self._ask()
 
     def wants(self, kind: type[Event]) -> bool:
-        return any(issubclass(kind, wanted) for wanted, _ in self._subscriptions)
+        return any(issubclass(kind, wanted) for wanted in self._subscriptions)
 
     @property
     def is_stuck(self) -> bool:
@@ -59,8 +64,8 @@ class SubscriberCalls:
     def hand_over(self, event: Event) -> float:
         """Returns the time when it came back."""
         kind = type(event)
-        begun = self._now()
-        self._stuck_at = begun + self._timeout
+        started = self._now()
+        self._stuck_at = started + self._timeout
         try:
             for callback in self._calls.get(kind) or self._find_calls(kind):
                 try:
@@ -69,12 +74,12 @@ class SubscriberCalls:
                     self._note_failure(kind.__name__, error)
         finally:
             self._stuck_at = None
-        return self._note_time(begun)
+        return self._note_time(started)
 
     def end_batch(self) -> None:
-        begun = self._now()
+        started = self._now()
         self._call("batch_done", self._subscriber.batch_done, self._timeout)
-        self._note_time(begun)
+        self._note_time(started)
 
     def close(self) -> None:
         self._call("close", self._subscriber.close, self._timeout)
@@ -90,27 +95,15 @@ class SubscriberCalls:
             self._stuck_at = None
         return True
 
-    def _ask(self) -> list[tuple[type[Event], _Call]]:
-        try:
-            subscriptions = list(self._subscriber.subscriptions().items())
-            for kind, callback in subscriptions:
-                if not (isinstance(kind, type) and issubclass(kind, Event) and callable(callback)):
-                    raise TypeError(f"a subscription maps an event type to a function, not {kind!r} to {callback!r}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the server can do without a subscriber
-            self._note_failure("subscriptions", error)
-            self.is_usable = False
-            return []
-        return subscriptions
-
     def _find_calls(self, kind: type[Event]) -> tuple[_Call, ...]:
-        calls = tuple(callback for wanted, callback in self._subscriptions if issubclass(kind, wanted))
+        calls = tuple(callback for wanted, callback in self._subscriptions.items() if issubclass(kind, wanted))
         self._calls[kind] = calls
         return calls
 
-    def _note_time(self, begun: float) -> float:
+    def _note_time(self, started: float) -> float:
         now = self._now()
-        if now - begun > self.slowest_seconds:
-            self.slowest_seconds = now - begun
+        if now - started > self.slowest_seconds:
+            self.slowest_seconds = now - started
         return now
 
     def _note_failure(self, what: str, error: BaseException) -> None:

@@ -13,8 +13,7 @@ import msgspec
 
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
-from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.events.subscriber_calls import RECENT_SECONDS, SubscriberCalls
+from lmcache_core.events.subscriber_calls import RECENT_SECONDS, AskedSubscriber, SubscriberCalls
 
 GATHER_SECONDS: Final = 0.25
 """Events are delivered in batches this far apart: a thread that wakes up takes the interpreter from a request."""
@@ -35,7 +34,7 @@ class SubscriberState(StrEnum):
     """Of several that hold, the first."""
 
     ENDED = "ended"
-    """It raised when it was asked for its subscriptions or to begin, and is not used."""
+    """It raised when it was asked to begin, and is not used."""
     STUCK = "stuck"
     """It has not come back from a call for too long."""
     FAILING = "failing"
@@ -111,7 +110,7 @@ class SubscriberQueue:
     def __init__(
         self,
         name: str,
-        subscriber: Subscriber,
+        subscriber: AskedSubscriber,
         limits: QueueLimits,
         ended: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
@@ -131,8 +130,8 @@ class SubscriberQueue:
         self._turn = threading.Lock()  # held by the thread that runs
         self._wake = threading.Event()
         self._close = threading.Event()
-        self._begun = False
-        self._is_ended = not self._calls.is_usable
+        self._started = False
+        self._is_ended = False
         self._abandoned = False
         self._busy_at = now()
         self._in_hand: Event | None = None
@@ -218,8 +217,8 @@ class SubscriberQueue:
 
     def _open(self) -> bool:
         """False when the subscriber cannot begin, and is ended."""
-        if not self._begun and self._server is not None:
-            self._begun = True
+        if not self._started and self._server is not None:
+            self._started = True
             if not self._calls.begin(self._server):
                 self._end()
         return not self._is_ended

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -74,9 +75,10 @@ class Inbox(Generic[Item]):
         if event >= 0:
             os.close(event)
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # A post may follow the end of who drains it, so an inbox can outlive that and goes with its last owner.
-        self.close()
+        if not ending():  # os is empty by then, and the kernel closes what is open
+            self.close()
 
 
 Message = TypeVar("Message")
@@ -210,9 +212,9 @@ class CompletionQueue(CompletionSource):
             if fd >= 0:
                 os.close(fd)
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # A late completion may follow an adapter's close, so the queue outlives it and goes with its last owner.
-        if hasattr(self, "_fd"):
+        if hasattr(self, "_fd") and not ending():
             self.close()
 
 

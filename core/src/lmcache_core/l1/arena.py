@@ -242,16 +242,16 @@ class Preallocation:
 
     def _fill_start(self) -> None:
         """The initial allocation, with its progress in the log."""
-        begun = shown = self._clock.monotonic()
+        started = shown = self._clock.monotonic()
         percent = 0
         while not self._stop and self._grow(self._start_bytes):
             now, done = self._clock.monotonic(), min(self._arena.backed_bytes, self._start_bytes)
             reached = done * 100 // self._start_bytes
             if reached < 100 and reached >= percent + _PROGRESS_PERCENT and now >= shown + _PROGRESS_SECONDS:
                 percent, shown = reached, now
-                self._show("l1 is being allocated", done, now - begun)
+                self._show("l1 is being allocated", done, now - started)
         if self._start_bytes and not self._stop and not self._is_full:
-            self._show("l1 is allocated", self._start_bytes, self._clock.monotonic() - begun)
+            self._show("l1 is allocated", self._start_bytes, self._clock.monotonic() - started)
         self._requested.set()
 
     def _fill(self, end: int) -> None:

@@ -10,8 +10,9 @@ L1Cache      write, publish, evict, borrow buffers
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
@@ -20,14 +21,14 @@ from lmcache_core.kernels.choice import PURE, Kernels
 from lmcache_core.l1.allocator import AllocationWait
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.contents import Contents
-from lmcache_core.l1.index import SlotIndex, SpaceRecord
+from lmcache_core.l1.index import EVICTED, Evicted, LogEntry, SlotIndex, SpaceRecord
+from lmcache_core.l1.journal import JOURNAL_KEYS, L1Feed
 from lmcache_core.l1.leases import Lease, LeaseKind, Leases, LeaseState, Owner
-from lmcache_core.l1.logs import EVICTED, Evicted, LogEntry
 from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.l1.salts import SaltAccounts
 from lmcache_core.l1.slab_moves import SlabMoves
 from lmcache_core.model.keys import KeySpace, ObjectKey
-from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_core.model.object_header import HEADER_BYTES, seal
 
 NO_REQUEST = RequestFacts()
 
@@ -36,18 +37,23 @@ class L1Cache:
     """Objects by key, in the slots of one arena.  Every method is safe from any thread and none blocks on I/O, but
     `reserve` and `extend` may allocate pages."""
 
-    def __init__(self, arena: Arena, align_bytes: int, kernels: Kernels = PURE) -> None:
+    def __init__(
+        self, arena: Arena, align_bytes: int, kernels: Kernels = PURE, journal_keys: int = JOURNAL_KEYS
+    ) -> None:
+        """`journal_keys`: whose last changes the feed keeps."""
         self._arena = arena
-        self._index = SlotIndex(arena.size_bytes, align_bytes, kernels)
+        self._index = SlotIndex(arena.size_bytes, align_bytes, kernels, journal_keys)
         self._allocator = self._index.allocator
         self._table = self._index.table
         self.leases = Leases(self._index)
         self.salts = SaltAccounts(self._index)
         self.slabs = SlabMoves(self._index)
         self.contents = Contents(self._index, self.leases)
+        self.feed = L1Feed(self._index)
         self.checks: ReadChecks | None = None
         """A publisher records the digests of its slots first, and slots are compared before a reader gets them.  None:
         bytes in L1 are not checked.  Set before anything runs."""
+        self._sealing = threading.Lock()
         self._pressure_ratio = 1.0
         self._demand: Counter[int] = Counter()
         self.allocation_failures = 0
@@ -139,6 +145,8 @@ class L1Cache:
             self._table.publish(slots, len(live), temporary)
             for reader in live:
                 reader.slots += slots
+            if live or not temporary:
+                self._index.record_visible(slots)
             if slots and not temporary:
                 self._index.access_log.inserted(list(slots), self._index.insert_facts(slots, first_chunk, request))
             elif not live:
@@ -170,6 +178,12 @@ class L1Cache:
         """How many of these chunks are neither ready nor being written."""
         with self._index.lock:
             return self._index.count_absent(record, chunk_hashes)
+
+    def acquire_known(self, lease: Lease, space: KeySpace, chunk_hashes: Sequence[bytes]) -> list[int]:
+        """As `Leases.acquire`, of a space whose object size the caller does not know."""
+        with self._index.lock:
+            record = self._index.spaces.find(space)
+        return [-1] * len(chunk_hashes) if record is None else self.leases.acquire(lease, record, chunk_hashes)
 
     # --- waiting for free space
 
@@ -264,7 +278,7 @@ class L1Cache:
             return self._index.removal_log.evicted()
 
     def publish_removals_to(self, events: Publisher) -> None:
-        """Publish `ObjectsLeft` there while a subscriber wants it."""
+        """Publish `ObjectsRemoved` there while a subscriber wants it."""
         self._index.removal_log.events = events
 
     # --- referenced slots
@@ -278,6 +292,20 @@ class L1Cache:
         """Bring a referenced slot into memory before this thread reads or writes it.  Waits for the disk where L1 is a file,
         without the interpreter's lock.  Raises OSError when that fails."""
         self._arena.fetch(self._allocator.offset(slot), self._allocator.slot_bytes(slot))
+
+    def seal(self, slots: Iterable[int], wall_ns: int) -> None:
+        """Write the header pages of these published, referenced slots, each once while its object is here: adapters and peers
+        read them.  Computes digests, so not for a request's thread.  Raises OSError where L1 is a file whose disk fails."""
+        for slot in slots:
+            if self._index.sealed[slot]:
+                continue
+            with self._sealing:
+                if not self._index.sealed[slot]:
+                    self.fetch(slot)
+                    # What was noted when it was published: bytes that change from here on are found out when they come back.
+                    known = self.checks.noted(slot) if self.checks else None
+                    seal(self.buffer(slot).view, self.key_of(slot), wall_ns, known)
+                    self._index.sealed[slot] = 1
 
     def payload_offset(self, slot: int) -> int:
         """Byte offset in the arena of the payload of a referenced slot."""

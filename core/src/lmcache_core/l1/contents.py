@@ -14,9 +14,9 @@ import msgspec
 
 from lmcache_core.contracts.cache_control import CachedObject, SlotUse
 from lmcache_core.contracts.policies import InsertFacts, RequestFacts
-from lmcache_core.l1.index import PAUSE_SECONDS, SlotIndex, SpaceRecord
+from lmcache_core.l1.index import CLEARED, SlotIndex, SpaceRecord
+from lmcache_core.l1.journal import PAUSE_SECONDS
 from lmcache_core.l1.leases import Leases
-from lmcache_core.l1.logs import CLEARED
 from lmcache_core.model.keys import KeySpace, ObjectKey
 
 _CLEAR_SLICE = 1024

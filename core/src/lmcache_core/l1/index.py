@@ -5,19 +5,28 @@ are a key of 36 bytes.
 
 A slot is free, or being written (referenced by its writer), ready (in the index, referenced by any number of readers), or
 leaving (no longer in the index, freed with its last reference).
+
+Beside it are the logs: an access log for the eviction policy, and removals for subscribers and metrics.  The policy belongs
+to the eviction controller's thread; the request path only appends one entry per batch to a list.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from lmcache_core.contracts.policies import InsertFacts, RequestFacts
+import msgspec
+
+from lmcache_core.contracts.events import ObjectsRemoved, Publisher
+from lmcache_core.contracts.policies import AccessFacts, InsertFacts, RequestFacts
+from lmcache_core.contracts.residency import ChangeKind
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.allocator import Allocator
-from lmcache_core.l1.logs import PASSING, AccessLog, RemovalLog
+from lmcache_core.l1.journal import JOURNAL_KEYS, Journal
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 
@@ -25,9 +34,17 @@ _NUMBER = struct.Struct("<I")
 SPACES_KEPT = 65536
 """Beyond this many spaces, empty ones are forgotten."""
 _SIGNAL_ENTRIES = 1024
-PAUSE_SECONDS = 0.0001
-"""Between two slices of long work.  A lock that is taken again at once is never available to waiting threads: they wake up
-too late each time."""
+LOG_ENTRIES_MAX = 100_000
+"""Accesses are not logged beyond this many entries; a policy that far behind loses nothing that it could use."""
+_ROUNDS = 2**32
+EVICTED: Final = "evicted"
+QUOTA: Final = "quota"
+CLEARED: Final = "cleared"
+PASSING: Final = "passing"
+"""Reasons of removals, as in `contracts.events.ObjectsRemoved`."""
+SALTS_MAX: Final = 1024
+"""Salts whose evictions are counted by themselves; those of later salts are counted together."""
+OTHER: Final = "_other"
 
 
 @dataclass(slots=True)
@@ -107,17 +124,132 @@ class Spaces:
         self._left = len(self._by_tail)
 
 
+class Inserted(msgspec.Struct, frozen=True):
+    slots: list[int]
+    facts: InsertFacts
+
+
+class Accessed(msgspec.Struct, frozen=True):
+    slots: list[int]
+    facts: AccessFacts
+
+
+class Removed(msgspec.Struct, frozen=True):
+    slots: list[int]
+
+
+LogEntry = Inserted | Accessed | Removed
+
+
+class AccessLog:
+    """Insertions, accesses and removals, until the eviction controller takes them."""
+
+    def __init__(self) -> None:
+        self._entries: list[LogEntry] = []
+        self._round = 1
+        self._removed_in = array("I")
+        """By slot: the round in which it was last emptied.  A round ends when the entries are taken."""
+
+    def __len__(self) -> int:
+        """Entries.  Needs no lock."""
+        return len(self._entries)
+
+    def grow(self, count: int) -> None:
+        """There are `count` more slots."""
+        self._removed_in.frombytes(bytes(count * self._removed_in.itemsize))
+
+    def inserted(self, slots: list[int], facts: InsertFacts) -> None:
+        self._entries.append(Inserted(slots, facts))
+
+    def accessed(self, slots: list[int], facts: AccessFacts) -> None:
+        if len(self._entries) < LOG_ENTRIES_MAX:
+            self._entries.append(Accessed(slots, facts))
+
+    def removed(self, slots: list[int]) -> None:
+        if not slots:
+            return
+        self._entries.append(Removed(slots))
+        removed_in, this = self._removed_in, self._round
+        for slot in slots:
+            removed_in[slot] = this
+
+    def unchanged(self, slots: Sequence[int]) -> list[int]:
+        """Those of these slots that were not emptied since the entries were last taken.  About the others the policy speaks
+        of an object that is gone, even if the slot holds another one by now."""
+        removed_in, this = self._removed_in, self._round
+        return [slot for slot in slots if removed_in[slot] != this]
+
+    def take(self) -> list[LogEntry]:
+        taken, self._entries = self._entries, []
+        self._round = (self._round + 1) % _ROUNDS
+        return taken
+
+
+class Evicted(NamedTuple):
+    """Since the start."""
+
+    objects: int
+    slot_bytes: int
+
+
+class RemovalLog:
+    """Which objects were removed and why: evictions are always counted, single objects are recorded while a subscriber
+    wants `ObjectsRemoved`."""
+
+    def __init__(self) -> None:
+        self.events: Publisher | None = None
+        self.pending: list[tuple[str, KeySpace, list[bytes]]] = []
+        """To be published: reason, space, and chunk hashes.  Reading whether there are any needs no lock."""
+        self._evicted: dict[tuple[str, str], Evicted] = {}
+        self._salts: set[str] = set()
+
+    @property
+    def wanted(self) -> bool:
+        """Does a subscriber want single objects?"""
+        return self.events is not None and self.events.wants(ObjectsRemoved)
+
+    def record(self, reason: str, space: KeySpace, chunk_hashes: list[bytes]) -> None:
+        """These are about to be removed from the index.  Only while they are `wanted`."""
+        self.pending.append((reason, space, chunk_hashes))
+
+    def publish(self, removals: Sequence[tuple[str, KeySpace, list[bytes]]]) -> None:
+        """To the subscribers.  Without the lock."""
+        if self.events is None:
+            return
+        for reason, space, hashes in removals:
+            self.events.publish(
+                ObjectsRemoved(space.model_name, space.cache_salt, space.kv_rank, reason, b"".join(hashes))
+            )
+
+    def count_evicted(self, salt: str, reason: str, objects: int, slot_bytes: int) -> None:
+        if salt not in self._salts:
+            if len(self._salts) >= SALTS_MAX:
+                salt = OTHER
+            else:
+                self._salts.add(salt)
+        before = self._evicted.get((salt, reason), Evicted(0, 0))
+        self._evicted[salt, reason] = Evicted(before.objects + objects, before.slot_bytes + slot_bytes)
+
+    def evicted(self) -> dict[tuple[str, str], Evicted]:
+        """By cache salt and reason: `evicted` or `quota`."""
+        return dict(self._evicted)
+
+
 class SlotIndex:
     """Slots, keys and spaces of one arena, and the lock that guards them: taken once per batch, never held across I/O, a
     callback or a page allocation.  The caller holds `lock`, except where a method says otherwise."""
 
-    def __init__(self, arena_bytes: int, align_bytes: int, kernels: Kernels) -> None:
+    def __init__(self, arena_bytes: int, align_bytes: int, kernels: Kernels, journal_keys: int = JOURNAL_KEYS) -> None:
         self.lock = threading.Lock()
         self.allocator = Allocator(arena_bytes // align_bytes * align_bytes)
         self.spaces = Spaces()
         self.table = kernels.slot_table()
         self.access_log = AccessLog()
         self.removal_log = RemovalLog()
+        self.journal = Journal(journal_keys)
+        """What becomes visible and what leaves, while a reader of the residency feed wants it."""
+        self.sealed = bytearray()
+        """By slot: 1 where the header page of the object in it is written, and must stay as it is."""
         self.evicted = 0
         """Objects that were evicted since the start."""
         self.request_eviction: Callable[[], None] = lambda: None
@@ -162,12 +294,35 @@ class SlotIndex:
         if grown := len(self.allocator) - len(self.table):
             self.table.grow(grown)
             self.access_log.grow(grown)
+            self.sealed.extend(bytes(grown))
+
+    @property
+    def records_removals(self) -> bool:
+        """Does anything want single objects that are removed?"""
+        return self.journal.is_open or self.removal_log.wanted
+
+    def record_visible(self, slots: Sequence[int]) -> None:
+        """These objects of one space can be found from now on."""
+        if slots and self.journal.is_open:
+            record = self.record_of(slots[0])
+            hashes = b"".join([self.table.key(slot)[1] for slot in slots])
+            self.journal.record(ChangeKind.STORE, record.space, HEADER_BYTES + record.payload_bytes, hashes)
 
     def record_removal(self, slots: Sequence[int], reason: str) -> None:
         """These objects are about to be removed from the index."""
-        if slots and self.removal_log.wanted:
-            keys = [self.table.key(slot) for slot in slots]
-            self.removal_log.record(reason, [(self.spaces.numbered(space).space, name) for space, name in keys])
+        if not slots or not self.records_removals:
+            return
+        by_space: dict[int, list[bytes]] = {}
+        for space, name in map(self.table.key, slots):
+            by_space.setdefault(space, []).append(name)
+        for number, names in by_space.items():
+            record = self.spaces.numbered(number)
+            if self.removal_log.wanted:
+                self.removal_log.record(reason, record.space, names)
+            if self.journal.is_open:
+                self.journal.record(
+                    ChangeKind.DELETE, record.space, HEADER_BYTES + record.payload_bytes, b"".join(names)
+                )
 
     def free(self, slots: list[int]) -> dict[int, int]:
         """Free slots in use and log that for the policy.  Returns the number of slots by space."""
@@ -178,12 +333,13 @@ class SlotIndex:
             self.spaces.numbered(space).objects -= count
         for slot in slots:
             self.allocator.free(slot)
+            self.sealed[slot] = 0
         self.access_log.removed(slots)
         return removed
 
     def free_released(self, slots: list[int]) -> None:
         """The last references to these temporary or leaving objects have ended: free them."""
-        if slots and self.removal_log.wanted:
+        if slots and self.records_removals:
             self.record_removal([slot for slot in slots if self.is_ready(slot)], PASSING)
         self.free(slots)
 

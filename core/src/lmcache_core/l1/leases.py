@@ -1,9 +1,9 @@
 """Leases: which owner references which slots, and until when.
 
 A lease is a batch of references with an owner.  The effect of its end and of its deadline depends on the owner: a lookup
-that no worker has picked up can simply be dropped; a worker or an adapter may still be touching the bytes, so a deadline
-moves its slots to quarantine, and only an answer, an unregistration or a known death ends them (object-format.md,
-"Buffers").
+that no worker has picked up, or a peer's, can simply be dropped; a worker or an adapter may still be touching the bytes,
+so a deadline moves its slots to quarantine, and only an answer, an unregistration or a known death ends them
+(object-format.md, "Buffers").
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from math import ceil
 
 import msgspec
 
-from lmcache_core.l1.index import PAUSE_SECONDS, SlotIndex, SpaceRecord
+from lmcache_core.l1.index import SlotIndex, SpaceRecord
+from lmcache_core.l1.journal import PAUSE_SECONDS
 from lmcache_core.model.object_header import HEADER_BYTES
 
 _LEASES_PER_SLICE = 256
@@ -42,11 +43,13 @@ class OwnerKind(Enum):
     WORKER = "worker"
     CONTROLLER = "controller"
     PIN = "pin"
+    PEER = "peer"
+    """Another server, which reads over a network.  It checks what it reads, so that nothing is kept for one that is late."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """`identity` is (connection, request id) of a lookup, the instance id of a worker, the name of a controller or of a
-    pin."""
+    """`identity` is (connection, request id) of a lookup, the instance id of a worker, the name of a controller, of a pin or
+    of a peer."""
 
     kind: OwnerKind
     identity: Hashable
@@ -296,7 +299,7 @@ class Leases:
             with self._lock:
                 late, more = self.table.overdue(now, _LEASES_PER_SLICE)
                 for lease in late:
-                    if lease.owner.kind is OwnerKind.LOOKUP:
+                    if lease.owner.kind in (OwnerKind.LOOKUP, OwnerKind.PEER):
                         released += len(lease.slots)
                         self.end_locked(lease)
                     else:

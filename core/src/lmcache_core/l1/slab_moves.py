@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from lmcache_client.extents import Extent
 from lmcache_core.l1.allocator import Slab, SlabMove
-from lmcache_core.l1.index import SlotIndex
-from lmcache_core.l1.logs import EVICTED
+from lmcache_core.l1.index import EVICTED, SlotIndex
 
 _EVICT_SLICE = 256
 _LOOKED_AT_MAX = 64

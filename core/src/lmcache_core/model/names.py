@@ -1,6 +1,6 @@
 """Names of models and of tenants, as engines send them and as people write them.
 
-A model name says what KV bytes mean (docs/engine-protocol.md, "Model names"):
+A model name says what KV bytes mean (docs/internals/engine-protocol.md, "Model names"):
 
     llama-8b                                        a stock engine
     llama-8b##9f86d081884c7d65                      an engine that says what its bytes mean

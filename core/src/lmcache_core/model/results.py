@@ -41,6 +41,8 @@ class KeyPage(NamedTuple):
 
     keys: tuple[ObjectKey, ...]
     cursor: str | None
+    sizes: tuple[int, ...] | None = None
+    """Stored bytes of each, header page included; None where the backend does not say."""
 
 
 class Bitmap:

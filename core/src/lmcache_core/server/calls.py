@@ -25,6 +25,7 @@ from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.contracts.samples import Durations, Histogram
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import Envelope
+from lmcache_core.server.streams import AnswerStream
 
 if TYPE_CHECKING:
     from lmcache_core.server.router import Router
@@ -65,7 +66,6 @@ class RouterCall:
 
     __slots__ = (
         "_router",
-        "begun",
         "connection",
         "envelope",
         "is_answered",
@@ -73,15 +73,16 @@ class RouterCall:
         "may_wait",
         "operation",
         "outcome",
+        "started",
         "under_way",
     )
 
-    def __init__(self, router: Router, envelope: Envelope, operation: str, begun: float) -> None:
+    def __init__(self, router: Router, envelope: Envelope, operation: str, started: float) -> None:
         self._router = router
         self.connection = envelope[0]
         self.envelope = envelope
         self.operation = operation
-        self.begun = begun
+        self.started = started
         """When it was received."""
         self.outcome = OK
         """What its answer will count as."""
@@ -107,6 +108,11 @@ class RouterCall:
 
     def reply(self, result: Any) -> bool:
         return self.answer(encode_result(result))
+
+    def stream(self, wake: Callable[[], None]) -> AnswerStream:
+        stream = self._router.open_stream(self, wake)
+        self.is_deferred = True
+        return stream
 
     def answer(self, result: tuple[Frame, ...]) -> bool:
         """Send these result frames.  False when the call had been answered."""
@@ -157,7 +163,7 @@ class Routes:
             result = route.handler.function(call, *route.codec.decode_payload(payload))
             if result is DEFERRED:
                 if not call.is_deferred:
-                    raise TypeError("a handler returned DEFERRED and had not called `defer`")
+                    raise TypeError("a handler returned DEFERRED and had called neither `defer` nor `stream`")
                 return result
             if result is ELSEWHERE:
                 if call.may_wait:

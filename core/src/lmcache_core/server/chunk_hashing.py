@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from lmcache_client.engine_key import (
 )
 from lmcache_client.errors import ProtocolError
 from lmcache_client.hash_chain import Blake3Chain, Chain, Sha256CborChain
-from lmcache_core.contracts.request_module import TokenIds
+from lmcache_core.contracts.request_module import ReadTokens, TokenIds
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.prompt_memory import PromptMemory
@@ -120,7 +120,7 @@ class KeyReader:
         read = KnownPrefix(hashes, ends[-1] if ends else known.end, end)
         tokens = TokenSequence(start.tokens, encoded[:end], start.salt, read)
         if new:
-            self._memory.remember(tokens, hashes, ends)
+            self._memory.remember(tokens, hashes, ends, known.end)
         return with_tokens(fields, tokens)
 
     def _start(self, frame: memoryview) -> _Start | None:
@@ -177,13 +177,16 @@ class PromptHasher:
             raise ProtocolError(f"end is {end}, but there are {tokens.count} token_ids")
         return hashes[: end // self._chain.chunk_tokens]
 
+    def listen(self, function: Callable[[ReadTokens], None]) -> Callable[[], None]:
+        return self._memory.listen(function)
+
     def _hash_rest(self, tokens: TokenSequence, known: KnownPrefix) -> Sequence[bytes]:
         """Hashes of all whole chunks of a tenant's prompt, which is remembered."""
         new, ends = self._read(tokens, known)
         if not new:
             return known.hashes
         hashes = [*known.hashes, *new]
-        self._memory.remember(tokens, hashes, ends)
+        self._memory.remember(tokens, hashes, ends, known.end)
         return hashes
 
     def _read(self, tokens: TokenSequence, known: KnownPrefix) -> tuple[list[bytes], list[int]]:

@@ -186,16 +186,18 @@ class EngineDrivenModule(RequestModule):
         if not call.may_wait and not storage.has_room(chunks.space, len(chunks.hashes)):
             return ELSEWHERE  # pages have to be allocated
         store = self._reserve(call, chunks)
-        if not store.hold.slots:
+        if not store.references.slots:
             return NOTHING_TO_STORE
         if not self._stores.add(chunks.ticket, store):
-            storage.discard(store.hold)
+            storage.discard(store.references)
             return NOTHING_TO_STORE
         if self._context.workers.find(instance_id) is not worker:
             self._stores.remove(chunks.ticket, store)
-            storage.discard(store.hold)  # it has left meanwhile, and was not given them
+            storage.discard(store.references)  # it has left meanwhile, and was not given them
             return NOTHING_TO_STORE
-        return PrepareStoreReply(StoreContext(self._descriptors(worker.layout, store.hold.slots), tuple(store.indexes)))
+        return PrepareStoreReply(
+            StoreContext(self._descriptors(worker.layout, store.references.slots), tuple(store.indexes))
+        )
 
     def _reserve(self, call: Call, chunks: _Range) -> OpenStore:
         token, patience = chunks.worker.token, store_patience(call)
@@ -220,7 +222,7 @@ class EngineDrivenModule(RequestModule):
         if store is None:
             return False
         worker.proven = True
-        return storage.publish(store.hold, chunks.first_chunk + store.indexes[0], key.request_id)
+        return storage.publish(store.references, chunks.first_chunk + store.indexes[0], key.request_id)
 
     def abandon_store(self, call: Call, key: EngineKey, instance_id: int) -> bool:
         """The worker could not fill what it prepared, and touches none of it any more.  True when there was something."""
@@ -229,14 +231,14 @@ class EngineDrivenModule(RequestModule):
             return self._give_back_late(key, instance_id)
         store = self._stores.take(instance_id, chunks.ticket)
         if store is not None:
-            self._context.storage.discard(store.hold)
+            self._context.storage.discard(store.references)
         return store is not None
 
     def _give_back_late(self, key: EngineKey, instance_id: int) -> bool:
         """A worker that was taken for dead has answered: it touches these slots no more.  True when there were some."""
         store = self._stores.take(instance_id, self._ticket(key)) if self._stores.has(instance_id) else None
         if store is not None:
-            self._context.storage.discard(store.hold)
+            self._context.storage.discard(store.references)
         return store is not None
 
     def _commit_inband(
@@ -249,16 +251,16 @@ class EngineDrivenModule(RequestModule):
         try:
             tensors = self._read(chunks, data)
             worker.inline = worker.proven = True
-            if not store.hold.slots:
+            if not store.references.slots:
                 return True
-            with storage.using(store.hold) as alive:
+            with storage.using(store.references) as alive:
                 if alive:
-                    for slot, index in zip(store.hold.slots, store.indexes, strict=True):
+                    for slot, index in zip(store.references.slots, store.indexes, strict=True):
                         storage.payload(slot)[:] = tensors[index].data
         except BaseException:
-            storage.discard(store.hold)
+            storage.discard(store.references)
             raise
-        return storage.publish(store.hold, chunks.first_chunk + store.indexes[0], key.request_id)
+        return storage.publish(store.references, chunks.first_chunk + store.indexes[0], key.request_id)
 
     @staticmethod
     def _read(chunks: _Range, data: memoryview) -> Sequence[PickledTensor]:
@@ -293,51 +295,51 @@ class EngineDrivenModule(RequestModule):
         self._reads.ask(instance_id, chunks.ticket)
         if in_band and call.is_congested:
             raise ProtocolError(f"instance {instance_id} asks for more bytes while it leaves answers unread")
-        hold = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
-        if hold is None:
+        references = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
+        if references is None:
             return MISS
-        self._reads.add(worker, chunks.ticket, hold)
+        self._reads.add(worker, chunks.ticket, references)
         if self._context.workers.find(instance_id) is not worker:
-            self._forget_read(worker, chunks.ticket, hold)  # it has left meanwhile
+            self._forget_read(worker, chunks.ticket, references)  # it has left meanwhile
             return MISS
-        slots = RetrieveContext(self._descriptors(worker.layout, hold.slots))
+        slots = RetrieveContext(self._descriptors(worker.layout, references.slots))
         if not in_band:
             return PrepareRetrieveReply(True, b"", slots)
         try:
-            reply = self._inband_reply(worker, hold, slots)
+            reply = self._inband_reply(worker, references, slots)
         except BaseException:
-            self._forget_read(worker, chunks.ticket, hold)
+            self._forget_read(worker, chunks.ticket, references)
             raise
         if reply is None:
-            self._forget_read(worker, chunks.ticket, hold)
+            self._forget_read(worker, chunks.ticket, references)
             return MISS
         return reply
 
-    def _inband_reply(self, worker: Worker, hold: SlotReferences, slots: RetrieveContext) -> object | None:
-        """The bytes themselves; None when the hold has ended meanwhile."""
+    def _inband_reply(self, worker: Worker, references: SlotReferences, slots: RetrieveContext) -> object | None:
+        """The bytes themselves; None when the references have ended meanwhile."""
         storage = self._context.storage
         if self._reads.of(worker) > INBAND_READS_MAX:
             raise ProtocolError(
                 f"instance {worker.instance_id} has {INBAND_READS_MAX} in-band retrieves open; it must commit them"
             )
         # Until it has stored through shared memory, it is not known whether it could map it: it gets both.
-        with storage.using(hold) as alive:
+        with storage.using(references) as alive:
             if not alive:
                 return None
-            payloads = [storage.payload(slot) for slot in hold.slots]
+            payloads = [storage.payload(slot) for slot in references.slots]
             return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
 
-    def _forget_read(self, worker: Worker, ticket: Ticket, hold: SlotReferences) -> None:
+    def _forget_read(self, worker: Worker, ticket: Ticket, references: SlotReferences) -> None:
         """The worker was not given it."""
-        self._reads.remove(worker, ticket, hold)
-        self._context.storage.release(hold)
+        self._reads.remove(worker, ticket, references)
+        self._context.storage.release(references)
 
     def commit_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> bool:
         """Follows each prepare, also one that missed, and may come from a worker that was taken for dead."""
         chunks = self._range(key, instance_id)
         if chunks is not None or self._reads.has(instance_id):
-            for hold in self._reads.commit(instance_id, chunks.ticket if chunks else self._ticket(key)):
-                self._context.storage.release(hold)
+            for references in self._reads.commit(instance_id, chunks.ticket if chunks else self._ticket(key)):
+                self._context.storage.release(references)
         return True
 
     # --- what they share
@@ -362,7 +364,7 @@ class EngineDrivenModule(RequestModule):
         return tuple(SlotDescriptor(offset(slot), length, shape, dtype) for slot in slots)
 
     def _left(self, worker: Worker) -> None:
-        """Its holds have ended; forget them here."""
+        """Its references have ended; forget them here."""
         self._stores.forget(worker)
         self._reads.forget(worker)
 

@@ -47,8 +47,7 @@ class ManagementModule(RequestModule):
         return self._context.chunk_tokens
 
     def experimental(self, call: Call) -> list[str]:
-        """No optional part of the protocol is served."""
-        return []
+        return list(self._context.features())
 
     def hello(self, call: Call, asks: ClientHello) -> ServerHello:
         """Which server this is, in one question: clients learn from another boot id that it was started again."""

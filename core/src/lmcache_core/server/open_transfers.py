@@ -36,7 +36,7 @@ class OpenStore(NamedTuple):
     """Slots that a worker fills, and the indexes of their chunks in the range."""
 
     worker: Worker
-    hold: SlotReferences
+    references: SlotReferences
     indexes: Sequence[int]
 
 
@@ -80,7 +80,7 @@ class OpenStores:
                 self._stores.pop(store.worker.instance_id, None)
 
     def forget(self, worker: Worker) -> None:
-        """The holds of this registration have ended."""
+        """The references of this registration have ended."""
         with self._lock:
             stores = self._stores.pop(worker.instance_id, {})
             kept = {ticket: store for ticket, store in stores.items() if store.worker is not worker}
@@ -91,11 +91,11 @@ class OpenStores:
 class _Reads:
     """The reads of one ticket."""
 
-    __slots__ = ("holds", "uncommitted")
+    __slots__ = ("held", "uncommitted")
 
     def __init__(self) -> None:
         self.uncommitted = 0
-        self.holds: list[tuple[Worker, SlotReferences]] = []
+        self.held: list[tuple[Worker, SlotReferences]] = []
 
 
 class OpenReads:
@@ -107,12 +107,12 @@ class OpenReads:
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(len(reads.holds) for by in self._reads.values() for reads in by.values())
+            return sum(len(reads.held) for by in self._reads.values() for reads in by.values())
 
     def of(self, worker: Worker) -> int:
-        """How many holds this instance has."""
+        """How many references to slots this instance has."""
         with self._lock:
-            return sum(len(reads.holds) for reads in self._reads.get(worker.instance_id, {}).values())
+            return sum(len(reads.held) for reads in self._reads.get(worker.instance_id, {}).values())
 
     def has(self, instance_id: int) -> bool:
         with self._lock:
@@ -125,25 +125,25 @@ class OpenReads:
                 return
             by = self._reads.setdefault(instance_id, {})
             if len(by) >= MISSES_MAX and ticket not in by:
-                missed = next((ticket for ticket, reads in by.items() if not reads.holds), None)
+                missed = next((ticket for ticket, reads in by.items() if not reads.held), None)
                 by.pop(missed, None) if missed else None
             by.setdefault(ticket, _Reads()).uncommitted += 1
 
-    def add(self, worker: Worker, ticket: Ticket, hold: SlotReferences) -> None:
+    def add(self, worker: Worker, ticket: Ticket, references: SlotReferences) -> None:
         """What was asked for is held."""
         with self._lock:
             by = self._reads.setdefault(worker.instance_id, {})
-            by.setdefault(ticket, _Reads()).holds.append((worker, hold))
+            by.setdefault(ticket, _Reads()).held.append((worker, references))
 
-    def remove(self, worker: Worker, ticket: Ticket, hold: SlotReferences) -> None:
+    def remove(self, worker: Worker, ticket: Ticket, references: SlotReferences) -> None:
         """The worker was not given it.  Its commit follows all the same."""
         with self._lock:
             reads = self._reads.get(worker.instance_id, {}).get(ticket)
-            if reads is not None and (worker, hold) in reads.holds:
-                reads.holds.remove((worker, hold))
+            if reads is not None and (worker, references) in reads.held:
+                reads.held.remove((worker, references))
 
     def commit(self, instance_id: int, ticket: Ticket) -> Sequence[SlotReferences]:
-        """One reader has ended.  Returns holds without a reader, which the caller releases: nothing while another
+        """One reader has ended.  Returns references without a reader, which the caller releases: nothing while another
         reader with this ticket may go on, since which of them has ended cannot be known."""
         with self._lock:
             by = self._reads.get(instance_id, {})
@@ -156,19 +156,19 @@ class OpenReads:
             del by[ticket]
             if not by:
                 del self._reads[instance_id]
-            return [hold for _, hold in reads.holds]
+            return [references for _, references in reads.held]
 
     def forget(self, worker: Worker) -> None:
-        """The holds of this registration have ended.  Commits that have not come still count: a thread of a worker that was
-        silent may send one after the worker was registered again, and it must not end a later read."""
+        """The references of this registration have ended.  Commits that have not come still count: a thread of a worker that
+        was silent may send one after the worker was registered again, and it must not end a later read."""
         with self._lock:
             by = self._reads.pop(worker.instance_id, {})
             for reads in by.values():
-                reads.holds = [held for held in reads.holds if held[0] is not worker]
+                reads.held = [each for each in reads.held if each[0] is not worker]
             if by:
                 self._reads[worker.instance_id] = by  # the latest
             while len(self._reads) > INSTANCES_MAX:
-                ended = next((each for each, by in self._reads.items() if not any(r.holds for r in by.values())), None)
+                ended = next((each for each, by in self._reads.items() if not any(r.held for r in by.values())), None)
                 if ended is None:
                     return
                 del self._reads[ended]

@@ -11,13 +11,14 @@ import math
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from lmcache_client.engine_key import NOTHING_KNOWN, KnownPrefix, TokenSequence
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.request_module import ReadTokens
 
 NODE_BYTES: Final = 500
 CHUNK_BYTES: Final = 120
@@ -225,6 +226,7 @@ class PromptMemory:
         """By tenant, longest unused first."""
         self._bytes = 0
         self._next_expiry = clock.monotonic()
+        self._listeners: tuple[Callable[[ReadTokens], None], ...] = ()
 
     def __len__(self) -> int:
         """Stretches of prompts; prompts with a common beginning share that one."""
@@ -255,9 +257,28 @@ class PromptMemory:
             self._trees.move_to_end(cache_salt)
             return tree.find(encoded, chunks, self._clock.monotonic())
 
-    def remember(self, tokens: TokenSequence, hashes: Sequence[bytes], ends: Sequence[int]) -> None:
+    def listen(self, function: Callable[[ReadTokens], None]) -> Callable[[], None]:
+        """As `ChunkHasher.listen`."""
+        with self._lock:
+            self._listeners = (*self._listeners, function)
+            trees, self._trees, self._bytes = self._trees, OrderedDict(), 0
+        for tree in trees.values():  # out of reach, so without the lock
+            while tree.forget(FORGOTTEN_AT_ONCE):
+                pass
+
+        def end() -> None:
+            with self._lock:
+                self._listeners = tuple(each for each in self._listeners if each is not function)
+
+        return end
+
+    def remember(self, tokens: TokenSequence, hashes: Sequence[bytes], ends: Sequence[int], begin: int) -> None:
         """Add a prompt of which every token was read.  `hashes` are those of all its whole chunks; `ends`, of the last
-        ones of these, the offsets in `tokens.encoded` behind them."""
+        ones of these, the offsets in `tokens.encoded` behind them; `begin`, where the first of those begins."""
+        if self._listeners:
+            chunks = [tokens.encoded[start:end] for start, end in zip((begin, *ends), ends, strict=False)]
+            for listener in self._listeners:
+                listener(ReadTokens(tokens.cache_salt, hashes, chunks))
         if 2 * (len(tokens.encoded) + CHUNK_BYTES * len(hashes)) > self._bytes_max:
             return
         with self._lock:

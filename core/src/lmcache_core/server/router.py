@@ -12,7 +12,7 @@ import logging
 import math
 import select
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -39,6 +39,7 @@ from lmcache_core.server.calls import (
     UnhandledRequests,
 )
 from lmcache_core.server.engine_socket import EngineSocket, Message
+from lmcache_core.server.streams import CANCEL, CONTROL, GRANT, STREAMS_MAX, AnswerStream
 from lmcache_core.server.threads import QUEUE_MAX, UNREFUSED_MAX, Pool
 
 logger = logging.getLogger(__name__)
@@ -103,12 +104,14 @@ class Router:
         self._unhandled = unhandled or UnhandledRequests()
         self._port = port
         self._waiting = port.waiting
-        self._posted: Inbox[_Reply | Timer] = Inbox()
+        self._posted: Inbox[_Reply | Timer | AnswerStream] = Inbox()
         self._timers = Timers()
         self._under_way: dict[bytes, int] = {}
         """Requests of each connection that its worker has not answered; touched by the router thread only."""
         self._given_away: dict[RouterCall, float] = {}
         """Requests that other threads have not answered, those under way among them, and when they came, oldest first."""
+        self._streams: dict[tuple[bytes, bytes], AnswerStream] = {}
+        """By connection and uid; changed by the router thread only."""
         self._latest, self._latest_at = b"", -math.inf
         """Who asked last, and when; touched by the router thread only."""
         self._others_at = -math.inf
@@ -184,7 +187,7 @@ class Router:
             if call.is_answered:
                 return False
             call.is_answered = True
-            seconds = self._clock.monotonic() - call.begun
+            seconds = self._clock.monotonic() - call.started
             self._answers.times[call.operation][call.outcome].count(seconds)
         if self._events is not None and self._events.wants(RequestAnswered):
             self._events.publish(RequestAnswered(call.operation, call.outcome, seconds))
@@ -194,10 +197,27 @@ class Router:
         """Send these result frames on the router's thread."""
         self._posted.post(_Reply(call, result))
 
+    def open_stream(self, call: RouterCall, wake: Callable[[], None]) -> AnswerStream:
+        """As `contracts.operation.Call.stream`."""
+        if len(self._streams) >= STREAMS_MAX:
+            raise ProtocolError(f"{STREAMS_MAX} streams are open already")
+        if not self.is_first(call):
+            raise ProtocolError("the call was answered before its stream was opened")
+        stream = AnswerStream(self, call, wake)
+        self.post_stream(stream)
+        return stream
+
+    def post_stream(self, stream: AnswerStream) -> None:
+        """Register the stream, or remove it when it has ended.  Any thread."""
+        self._posted.post(stream)
+
+    def is_connected(self, connection: bytes) -> bool:
+        return self._port.is_connected(connection)
+
     def others_wait_for(self, call: RouterCall) -> bool:
         """As `contracts.operation.Call.others_wait`."""
         if not call.may_wait:
-            return call.begun - self._others_at < CROWDED_SECONDS
+            return call.started - self._others_at < CROWDED_SECONDS
         return (self._affine if call.under_way else self._pooled).waiting_for(call.connection) > 0
 
     def is_congested(self, connection: bytes) -> bool:
@@ -231,6 +251,8 @@ class Router:
         their side for the next server."""
         deadline = self._clock.monotonic() + LAST_CALL_SECONDS
         self._timers.fire(math.inf)
+        for stream in list(self._streams.values()):
+            stream.end()
         while (
             self._poll(polled, QUIET_MILLISECONDS) or self._given_away or len(self._waiting)
         ) and self._clock.monotonic() < deadline:
@@ -242,8 +264,10 @@ class Router:
         message = self._port.receive()
         if message is None:
             return
-        self._requests += 1
         operation = message.envelope[2]
+        if operation == CONTROL and self._is_control(message):
+            return
+        self._requests += 1
         try:
             route = self._routes.known.get(operation) or self._routes.find(operation)
         except ProtocolError as error:
@@ -255,7 +279,7 @@ class Router:
         call = RouterCall(self, message.envelope, route.codec.operation.name, self._clock.monotonic())
         if call.connection != self._latest:
             self._latest, self._others_at = call.connection, self._latest_at
-        self._latest_at = call.begun
+        self._latest_at = call.started
         try:
             if not self._dispatch(call, route, message.payload):
                 call.outcome = REFUSED
@@ -270,6 +294,33 @@ class Router:
             if self.is_first(call):
                 self._refuse(message, route.codec.negative, "the router's thread failed")
             raise
+
+    def _is_control(self, message: Message) -> bool:
+        """Is it about a stream?  Late words about one that has ended are ignored."""
+        word = bytes(message.payload[0]) if len(message.payload) == 1 else b""
+        stream = self._streams.get(message.envelope[:2])
+        if stream is None:
+            return word in (GRANT, CANCEL)
+        stream.control(word)
+        if stream.is_ended:
+            del self._streams[message.envelope[:2]]
+        return True
+
+    def _take_stream(self, stream: AnswerStream) -> None:
+        """Register a new stream, or remove one that its handler has ended."""
+        call = stream.call
+        name = call.envelope[:2]
+        if not stream.is_ended:
+            if self._given_away.pop(call, None) is not None and call.under_way:
+                self._ended(call.connection)
+                call.under_way = False
+            if (before := self._streams.get(name)) is not None:
+                before.control(CANCEL)
+            self._streams[name] = stream
+        elif self._streams.get(name) is stream:
+            del self._streams[name]
+            if self._port.is_connected(call.connection):
+                self._port.send(call.envelope, ())
 
     def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
         """False when the request is for a thread that too many wait for, or of a connection that many answers wait for."""
@@ -318,6 +369,9 @@ class Router:
         while (item := self._posted.take()) is not None:
             if isinstance(item, Timer):
                 self._timers.add(item)
+                continue
+            if isinstance(item, AnswerStream):
+                self._take_stream(item)
                 continue
             self._given_away.pop(item.call, None)
             if item.call.under_way:

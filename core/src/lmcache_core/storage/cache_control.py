@@ -105,7 +105,7 @@ class OperatorLoad:
     def begin(
         self, chunks: AddressedChunks, first_chunk: int, on_loaded: Callable[[LoadedChunks], None]
     ) -> LoadedChunks | None:
-        hashes, begun = chunks.chunk_hashes, self._clock.monotonic()
+        hashes, started = chunks.chunk_hashes, self._clock.monotonic()
         rows = [PrefetchRow(*hold_shard(self._cache, self._lease, shard, hashes)) for shard in chunks.shards]
         flags = [row.flags() for row in rows]
         match = match_of(flags, [None] * len(rows), len(hashes), sparse=not chunks.is_prompt)
@@ -115,7 +115,7 @@ class OperatorLoad:
                 [row.slots[chunk] for row, needed in zip(rows, match.needed, strict=True) for chunk in needed],
                 objects,
                 match.answer if isinstance(match.answer, int) else len(hashes),
-                self._clock.monotonic() - begun >= self._controller.lookup_timeout_seconds,
+                self._clock.monotonic() - started >= self._controller.lookup_timeout_seconds,
             )
 
         def came(match: PrefixMatch, objects: int) -> None:
@@ -130,8 +130,8 @@ class OperatorLoad:
             rows=rows,
             chunk_hashes=hashes,
             on_done=came,
-            begun=begun,
-            request=RequestFacts(begun),
+            started=started,
+            request=RequestFacts(started),
             sparse=not chunks.is_prompt,
             keeps=True,
             first_chunk=first_chunk,

@@ -16,7 +16,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import (
     ChunksRetrieved,
     ChunksStored,
-    ObjectsCame,
+    ObjectsAdded,
     ObjectsRead,
     Publisher,
     StoreRefused,
@@ -225,7 +225,7 @@ def total(rows: Mapping[Tenant, TenantCounts]) -> TenantCounts:
     return whole
 
 
-NO_ROOM, QUOTA, TOO_MANY, STOPPING = "no_room", "quota", "too_many_transfers", "stopping"
+NO_ROOM, QUOTA, TOO_MANY, FROZEN, STOPPING = "no_room", "quota", "too_many_transfers", "frozen", "stopping"
 MISSING, OVERWRITTEN = "missing", "overwritten"
 
 
@@ -253,11 +253,11 @@ class TransferEvents:
         """It was not given what it wants to read."""
         self._counters.unread(tenant_of(space.model_name, space.cache_salt), chunks, reason)
 
-    def released(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float) -> None:
+    def released(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, started: float) -> None:
         """It has read what it was given."""
         if not self._events.wants(ChunksRetrieved):
             return
-        space, seconds = record.space, self._clock.monotonic() - begun
+        space, seconds = record.space, self._clock.monotonic() - started
         self._events.publish(
             ChunksRetrieved(*_names(space), chunks, chunks * record.payload_bytes, request_id, first_chunk, seconds)
         )
@@ -275,23 +275,23 @@ class TransferEvents:
 
     def hashes_to_publish(self, slots: Sequence[int]) -> bytes:
         """Of referenced slots that are about to be published; empty where no subscriber wants them."""
-        if not self._events.wants(ObjectsCame):
+        if not self._events.wants(ObjectsAdded):
             return b""
         return b"".join([self._cache.key_of(slot).chunk_hash for slot in slots])
 
     def stored(
-        self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float, hashes: bytes
+        self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, started: float, hashes: bytes
     ) -> None:
         """These were published.  `hashes` is what `hashes_to_publish` gave."""
         space, size = record.space, chunks * record.payload_bytes
         self._counters.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
         if self._events.wants(ChunksStored):
             self._events.publish(
-                ChunksStored(*_names(space), chunks, size, request_id, first_chunk, self._clock.monotonic() - begun)
+                ChunksStored(*_names(space), chunks, size, request_id, first_chunk, self._clock.monotonic() - started)
             )
         if hashes:
             self._events.publish(
-                ObjectsCame(
+                ObjectsAdded(
                     *_names(space), HEADER_BYTES + record.payload_bytes, "worker", request_id, first_chunk, hashes
                 )
             )

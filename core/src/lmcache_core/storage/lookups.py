@@ -1,7 +1,7 @@
 """Where the answer of a lookup is made, over both tiers.
 
 A lookup references what L1 has, at once; what is missing goes on as a prefetch.  It is answered once: when everything is
-there, when the prefetch has brought what can be had, or when its time is over.
+there, when the prefetch has loaded what it can, or when its time is over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import LookupFinished, LookupHashes, LookupStarted, Publisher
+from lmcache_core.contracts.events import LookupFinished, LookupHashes, LookupStarted, Publisher, RequestEnded
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard, SparseLookupRequest
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -24,7 +24,8 @@ from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.results import Bitmap
-from lmcache_core.storage.counters import Counters, tenant_of
+from lmcache_core.storage.counters import FROZEN, Counters, tenant_of
+from lmcache_core.storage.freeze import Freeze
 from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, notify, request_number
 
 logger = logging.getLogger(__name__)
@@ -142,9 +143,11 @@ class Lookups:
         read_ttl_seconds: float,
         clock: Clock,
         events: Publisher,
+        freeze: Freeze,
     ) -> None:
         self._cache = cache
         self._prefetch = prefetch
+        self._freeze = freeze
         self._hits = hits
         self._counters = counters
         self._read_ttl = read_ttl_seconds
@@ -160,8 +163,8 @@ class Lookups:
     def oldest_seconds(self) -> float:
         """How long ago the oldest open lookup began; 0 where there is none."""
         with self._lock:
-            begun = self._table.oldest_begun()
-        return 0.0 if begun is None else max(0.0, self._clock.monotonic() - begun)
+            started = self._table.oldest_started()
+        return 0.0 if started is None else max(0.0, self._clock.monotonic() - started)
 
     # --- starting
 
@@ -178,7 +181,7 @@ class Lookups:
             replaced, oldest = self._table.add(lookup, LOOKUPS_MAX)
             lookup.notified_chunks = replaced.notified_chunks if replaced else 0
         if oldest:
-            self.end(oldest.connection, oldest.request_id)
+            self._drop(oldest)
         try:
             records = look_in_l1(self._cache, lookup, request)
         except BaseException:
@@ -189,10 +192,13 @@ class Lookups:
                 self._close(replaced)  # only now, so that what was loaded for it alone is still found
         match = _match_in_l1(lookup)
         found = match.answer if isinstance(match.answer, int) else len(match.answer)
-        if found == lookup.prompt_chunks or not lookup.rows or not self._prefetch.active:
+        if found == lookup.prompt_chunks or not lookup.rows or not self._looks_in_l2():
             self._finish(lookup, match)
         else:
             self._go_on_in_l2(lookup, request, records)
+
+    def _looks_in_l2(self) -> bool:
+        return self._prefetch.active and not (self._freeze.refuses == FROZEN and self._freeze.lasts())
 
     # --- answering
 
@@ -266,14 +272,16 @@ class Lookups:
             lookups = self._table.for_connection(connection)
         for lookup in lookups:
             # Not for ever: an engine that was cut off for a while forgets requests without a word.
-            self._cache.leases.renew(lookup.lease, min(now, lookup.begun + LOOKUP_AGE_MAX_SECONDS) + self._read_ttl)
+            self._cache.leases.renew(
+                lookup.lease, min(now, lookup.started_at + LOOKUP_AGE_MAX_SECONDS) + self._read_ttl
+            )
 
     def expire(self) -> None:
         """Forget lookups whose lease has run out, and those that should long have been answered."""
         stuck = self._clock.monotonic() - self._prefetch.lookup_timeout_seconds - STUCK_SECONDS
         with self._lock:
             lookups = self._table.everything()
-            overdue = [lookup for lookup in lookups if lookup.answer is None and lookup.begun <= stuck]
+            overdue = [lookup for lookup in lookups if lookup.answer is None and lookup.started_at <= stuck]
             over = [lookup for lookup in lookups if lookup.lease.state is LeaseState.ENDED]
         for lookup in overdue:
             logger.error("lookup was not answered in time, it counts as a miss request=%s", lookup.request_id)
@@ -304,8 +312,8 @@ class Lookups:
             ],
             chunk_hashes=request.chunk_hashes,
             on_done=lambda match, _: self._finish(lookup, match),
-            begun=lookup.begun,
-            request=lookup.facts(lookup.begun),
+            started=lookup.started_at,
+            request=lookup.facts(lookup.started_at),
             sparse=lookup.sparse,
         )
         lookup.prefetch = prefetch
@@ -318,7 +326,7 @@ class Lookups:
             rest = lookup.set_answer(match)
             waiters, lookup.waiters = lookup.waiters, []
         now = self._clock.monotonic()
-        seconds = now - lookup.begun
+        seconds = now - lookup.started_at
         self._counters.answered(lookup, seconds)
         if rest:
             self._release(lookup, rest)
@@ -341,18 +349,21 @@ class Lookups:
             lookup.over = True
         if is_abandoned:
             self._counters.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
-            self._events.publish(lookup.abandoned(self._clock.monotonic() - lookup.begun))
+            self._events.publish(lookup.abandoned(self._clock.monotonic() - lookup.started_at))
         self._cache.leases.end(lookup.lease)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
         notify(waiters, lookup.nothing, lookup.request_id)
 
     def _drop(self, lookup: Lookup) -> None:
-        """Forget this very lookup; a newer one of the same request stays."""
+        """Forget this very lookup, and with it the request; where it has a newer one, that stays, and it goes on."""
         with self._lock:
-            if self._table.find(lookup.connection, lookup.request_id) is lookup:
+            is_last = self._table.find(lookup.connection, lookup.request_id) is lookup
+            if is_last:
                 self._table.pop(lookup.connection, lookup.request_id)
         self._close(lookup)
+        if is_last and self._events.wants(RequestEnded):
+            self._events.publish(RequestEnded(lookup.request_id, incomplete=True))
 
 
 def _match_in_l1(lookup: Lookup) -> PrefixMatch:

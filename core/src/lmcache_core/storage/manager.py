@@ -26,24 +26,25 @@ from lmcache_core.storage.counters import (
     NO_ROOM,
     OVERWRITTEN,
     QUOTA,
-    STOPPING,
     TOO_MANY,
     Counters,
     TransferEvents,
 )
+from lmcache_core.storage.freeze import Freeze
 from lmcache_core.storage.lookups import HitNotifier, Lookups
+from lmcache_core.storage.read_leases import ReadLeases
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
 
 
 class _Handle(NamedTuple):
-    """The storage's own record of a hold."""
+    """The storage's own record of references."""
 
     lease: Lease
     record: SpaceRecord
     worker: int
-    begun: float
+    started: float
     request_id: str = ""
     """Of a read, and the place of its first chunk in the prompt; a store says both when it is committed."""
     first_chunk: int = 0
@@ -74,18 +75,22 @@ class StorageManager:
         self._events = events
         self._lock = threading.Lock()
         self._worker_leases: dict[int, int] = {}
-        self._takes_stores = True
+        self.freeze = Freeze(clock)
         self.expired = (0, 0)
         """Slots that were released because their deadline had passed, and those that went to quarantine."""
         self.counters = Counters()
         cache.publish_removals_to(events)
         self._transfers = TransferEvents(cache, self.counters, clock, events)
         self._hits = HitNotifier(cache, store)
-        self._lookups = Lookups(cache, prefetch, self._hits, self.counters, read_ttl_seconds, clock, events)
+        self._lookups = Lookups(
+            cache, prefetch, self._hits, self.counters, read_ttl_seconds, clock, events, self.freeze
+        )
         self.lookup: Callable[[LookupRequest], None] = self._lookups.begin
         self.lookup_sparse: Callable[[SparseLookupRequest], None] = self._lookups.begin
         self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
         self.renew_lookups = self._lookups.renew
+        read_leases = ReadLeases(cache, clock)
+        self.lease_reads, self.end_leases = read_leases.lease, read_leases.end_all
         self.payload_offset = cache.payload_offset
         self.state_counts = cache.contents.state_counts
         self.pins = PinOwner(pin_max_bytes)
@@ -139,13 +144,13 @@ class StorageManager:
         self._transfers.acquired(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
         return SlotReferences(tuple(slots), _Handle(lease, record, worker, now, request_id, first_chunk))
 
-    def release(self, hold: SlotReferences) -> None:
-        lease, record, worker, begun, request_id, first_chunk = hold.grant
+    def release(self, references: SlotReferences) -> None:
+        lease, record, worker, started, request_id, first_chunk = references.handle
         was_held = lease.state is not LeaseState.ENDED
         self._cache.leases.end(lease)
         self._dismiss_worker(worker)
         if was_held:
-            self._transfers.released(record, len(hold.slots), first_chunk, request_id, begun)
+            self._transfers.released(record, len(references.slots), first_chunk, request_id, started)
 
     def is_quick(self, payload_bytes: int) -> bool:
         return self._cache.checks is None or payload_bytes <= QUICK_BYTES
@@ -163,7 +168,8 @@ class StorageManager:
         may_wait: Callable[[], bool] | None = None,
     ) -> tuple[SlotReferences, Sequence[int]]:
         record = self._cache.intern(space.space, space.payload_bytes)
-        admitted = self._takes_stores and self._admit_worker(worker)
+        refused = self.freeze.refuses if self.freeze.refuses and self.freeze.lasts() else ""
+        admitted = not refused and self._admit_worker(worker)
         now = self._clock.monotonic()
         lease, indexes = self._cache.reserve(
             Owner(OwnerKind.WORKER, worker), record, chunk_hashes if admitted else [], now + self._write_ttl
@@ -178,44 +184,46 @@ class StorageManager:
             if admitted:
                 self._dismiss_worker(worker)
         if len(slots) < len(chunk_hashes):
-            self._publish_refused(lease, record, chunk_hashes, admitted)
+            self._publish_refused(lease, record, chunk_hashes, "" if admitted else refused or TOO_MANY)
         return SlotReferences(slots, _Handle(lease, record, worker, now)), indexes
 
-    def publish(self, hold: SlotReferences, first_chunk: int, request_id: str) -> bool:
-        lease, record, worker, begun, _, _ = hold.grant
+    def publish(self, references: SlotReferences, first_chunk: int, request_id: str) -> bool:
+        lease, record, worker, started, _, _ = references.handle
         self._dismiss_worker(worker)
         if self._cache.checks is not None:
-            self._note(self._cache.checks, lease, hold.slots)
-        hashes = self._transfers.hashes_to_publish(hold.slots)
+            self._note(self._cache.checks, lease, references.slots)
+        hashes = self._transfers.hashes_to_publish(references.slots)
         object_bytes = HEADER_BYTES + record.payload_bytes
-        onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
+        onward = self._store.admit(len(references.slots), object_bytes) if self._store.active else None
         request = self._lookups.facts(request_id)
-        published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk, request=request)
+        published = self._cache.publish(
+            lease, references.slots, [onward] if onward else [], first_chunk, request=request
+        )
         if onward is not None and published:
-            size = len(hold.slots) * object_bytes
-            chunks = range(first_chunk, first_chunk + len(hold.slots))
-            self._store.offer(Batch(onward, hold.slots, chunks, size, request_id=request_id, request=request))
+            size = len(references.slots) * object_bytes
+            chunks = range(first_chunk, first_chunk + len(references.slots))
+            self._store.offer(Batch(onward, references.slots, chunks, size, request_id=request_id, request=request))
         elif onward is not None:
-            self._store.withdraw(onward, len(hold.slots), object_bytes)
+            self._store.withdraw(onward, len(references.slots), object_bytes)
         if not published:
             # The worker has answered, so its slots are its own no more; what it wrote came too late.
             self._cache.leases.end(lease)
             self._transfers.late(record.space)
             return False
-        self._transfers.stored(record, len(hold.slots), first_chunk, request_id, begun, hashes)
+        self._transfers.stored(record, len(references.slots), first_chunk, request_id, started, hashes)
         return True
 
-    def is_live(self, hold: SlotReferences) -> bool:
-        return bool(hold.grant.lease.state is LeaseState.ACTIVE)
+    def is_live(self, references: SlotReferences) -> bool:
+        return bool(references.handle.lease.state is LeaseState.ACTIVE)
 
-    def using(self, hold: SlotReferences) -> AbstractContextManager[bool]:
-        return self._cache.leases.using(hold.grant.lease)
+    def using(self, references: SlotReferences) -> AbstractContextManager[bool]:
+        return self._cache.leases.using(references.handle.lease)
 
-    def discard(self, hold: SlotReferences) -> None:
-        if not hold.slots:
+    def discard(self, references: SlotReferences) -> None:
+        if not references.slots:
             return
-        self._cache.leases.end(hold.grant.lease)
-        self._dismiss_worker(hold.grant.worker)
+        self._cache.leases.end(references.handle.lease)
+        self._dismiss_worker(references.handle.worker)
 
     def end_worker(self, worker: int) -> None:
         self._cache.leases.end_all(Owner(OwnerKind.WORKER, worker))
@@ -249,7 +257,7 @@ class StorageManager:
 
     def take_no_stores(self) -> None:
         """From now on workers get the answer that there is nothing to store.  For shutdown."""
-        self._takes_stores = False
+        self.freeze.stop()
         self._cache.cancel_waits()
         self._hits.offers = False
 
@@ -299,15 +307,13 @@ class StorageManager:
             if self._worker_leases.get(worker):
                 self._worker_leases[worker] -= 1
 
-    def _publish_refused(
-        self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], admitted: bool
-    ) -> None:
-        """What has no slot and was not there already."""
-        if admitted:
+    def _publish_refused(self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], refused: str) -> None:
+        """What has no slot and was not there already.  `refused`: why nothing was to get one."""
+        if not refused:
             counts = {NO_ROOM: lease.unallocated, QUOTA: lease.beyond_quota}
         else:
             absent = self._cache.count_absent(record, chunk_hashes)
-            counts = {TOO_MANY if self._takes_stores else STOPPING: absent}
+            counts = {refused: absent}
         for reason, chunks in counts.items():
             if chunks:
                 self._transfers.refused(record.space, record.payload_bytes, chunks, reason)

@@ -158,7 +158,7 @@ class Lookup:
     request_id: str
     lease: Lease
     readers: int
-    begun: float
+    started_at: float
     prompt_chunks: int
     sparse: bool
     prompt: PromptFacts
@@ -314,9 +314,9 @@ class LookupTable:
     def for_connection(self, connection: bytes) -> list[Lookup]:
         return list(self._by_connection.get(connection, {}).values())
 
-    def oldest_begun(self) -> float | None:
+    def oldest_started(self) -> float | None:
         """When the one that was added first began."""
-        return next((lookup.begun for lookup in self._by_owner.values()), None)
+        return next((lookup.started_at for lookup in self._by_owner.values()), None)
 
     def everything(self) -> list[Lookup]:
         return list(self._by_owner.values())

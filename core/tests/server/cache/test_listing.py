@@ -7,6 +7,7 @@ import pytest
 from core.tests.server.cache.cache_site import A, B, Site
 from core.tests.server.cache_resource import operator_of, wait_until
 from core.tests.server.conftest import StartServer
+from lmcache_core import HEADER_BYTES
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_http.admin_api.objects import ObjectsPage
@@ -33,6 +34,8 @@ def test_older_callers_list_backends_by_another_name(site: Site) -> None:
     page = site.operator.get("/l2/keys?page_size=3")
     assert page == site.operator.get("/cache/objects?page_size=3")
     assert (page["tier"], page["adapter"], page["shared"], len(page["entries"])) == ("l2", "memory", False, 3)
+    stored_bytes = HEADER_BYTES + site.engine.layout.payload_bytes
+    assert [each["stored_bytes"] for each in page["entries"]] == [stored_bytes] * 3
 
 
 def test_filters_choose_models_and_tenants(site: Site) -> None:

@@ -44,10 +44,10 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
     add_adapter = parts.tiers.prefetch.add_adapter
     remover = threading.Thread(target=lambda: parts.adapters.remove("memory", 0.0, True), daemon=True)
 
-    def add_slowly(port: Any) -> Any:
+    def add_slowly(client: Any) -> Any:
         remover.start()
         remover.join(0.3)
-        return add_adapter(port)
+        return add_adapter(client)
 
     with recorded(server, monkeypatch) as events:
         monkeypatch.setattr(parts.tiers.prefetch, "add_adapter", add_slowly)
@@ -230,9 +230,9 @@ def test_an_adapter_that_lingers_holds_up_no_stop(start: StartServer, monkeypatc
         wait_for(lambda: state_of(server, FAULT_INJECT) == "lingering")
         assert server.status()["l1"]["quarantined"] == CHUNKS
         wait_for(lambda: server.status()["store"]["backlog_bytes"] == 0)
-    begun = time.monotonic()
+    started = time.monotonic()
     assert server.stop(60.0)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - started < 20
 
 
 # --- what a removal says of itself

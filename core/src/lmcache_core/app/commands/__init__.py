@@ -2,7 +2,7 @@
 
 A module has two functions:
 
-    def parsers() -> list[Parser]: ...                        # every command line that it takes, for completion and docs
+    def parsers() -> list[CommandParser]: ...                 # every command line that it takes, for completion and docs
     def run(arguments: Sequence[str]) -> ExitCode: ...
 
 A command shows its answer with `command_output.CommandOutput`, which brings `--format`, `--json`, `--output` and `--quiet`.

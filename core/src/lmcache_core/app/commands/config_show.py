@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups
-from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
+from lmcache_core.app.console.command_line import CommandParser, command_selection, server_selection
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.masking import MASK
@@ -24,7 +24,7 @@ _DEFAULT: Final = "default"
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def parsers() -> list[Parser]:
+def parsers() -> list[CommandParser]:
     return [_parser(command_selection().load())]
 
 
@@ -39,7 +39,7 @@ def _parser(plugins: LoadedPlugins) -> ServerFlags:
     return parser
 
 
-def add_view_flags(parser: Parser) -> None:
+def add_view_flags(parser: CommandParser) -> None:
     """What is shown of the settings, and where."""
     shown = parser.add_argument_group("what is shown").add_mutually_exclusive_group()
     shown.add_argument("--as-flags", action="store_true", help="a command line that says the same; no defaults")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from lmcache_client.client import EngineClient
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import CommandParser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
 
@@ -31,8 +31,8 @@ class Pings(NamedTuple):
         return 1000 * min(self.seconds), 1000 * statistics.median(self.seconds), 1000 * max(self.seconds)
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache ping", "Ask whether the engine port of a cache server answers, and how fast.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache ping", "Ask whether the engine port of a cache server answers, and how fast.")
     add_engine_port_flags(parser)
     add_ping_flags(parser)
     add_output_flags(parser)
@@ -46,12 +46,12 @@ def run(arguments: Sequence[str]) -> ExitCode:
     return show_pings([ping_engine_port(engine_endpoint(given), given)], given)
 
 
-def add_engine_port_flags(parser: Parser) -> None:
+def add_engine_port_flags(parser: CommandParser) -> None:
     parser.add_argument("--host", help="where the engine port is (default: localhost)")
     parser.add_argument("--port", type=int, help="the engine port (default: 5555)")
 
 
-def add_ping_flags(parser: Parser) -> None:
+def add_ping_flags(parser: CommandParser) -> None:
     parser.add_argument(
         "--timeout-seconds", default=5.0, type=float, help="how long to wait for one answer (default: 5)"
     )
@@ -86,12 +86,12 @@ def measure(what: str, address: str, count: int, ask: Callable[[], str]) -> Ping
     seconds: list[float] = []
     fault = ""
     for _ in range(count):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             fault = ask() or fault
         except LMCacheError as error:
             return Pings(what, address, seconds, str(error))
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return Pings(what, address, seconds, fault)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lmcache_core.app.commands.missing_modules import missing_modules
-from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
+from lmcache_core.app.console.command_line import CommandParser, add_selection_flags, selection_of
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.catalogue import not_installed
@@ -15,8 +14,10 @@ from lmcache_core.app.plugins.offer_kind import Offered
 from lmcache_core.contracts.capability import Capability
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache plugins list", "Show which plugins are installed, and what is wrong with any of them.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
+        "lmcache plugins list", "Show which plugins are installed, and what is wrong with any of them."
+    )
     parser.add_argument("--verbose", action="store_true", help="print what each offer is, and all of each error")
     add_selection_flags(parser)
     add_output_flags(parser)
@@ -26,22 +27,21 @@ def parsers() -> list[Parser]:
 def run(arguments: Sequence[str]) -> ExitCode:
     given = parsers()[0].parse_all(arguments)
     rows = selection_of(given).load_for_user().rows()
-    missing = missing_modules(rows)
-    records = [record(row, absent) for row, absent in zip(rows, missing, strict=True)]
     hint = not_installed(row.candidate.distribution or "" for row in rows)
-    CommandOutput.of(given).show(records, as_table(rows, missing, given.verbose) + (f"\n\n{hint}" if hint else ""))
+    CommandOutput.of(given).show(
+        [record(row) for row in rows], as_table(rows, given.verbose) + (f"\n\n{hint}" if hint else "")
+    )
     return ExitCode.STOPPED
 
 
-def as_table(rows: Sequence[PluginRow], missing: Sequence[Sequence[str]], verbose: bool) -> str:
-    """One line per plugin; what is wrong with one, `missing` (for each row, a sentence for each module) included, and with
-    `verbose` what each offer is, on lines below."""
+def as_table(rows: Sequence[PluginRow], verbose: bool) -> str:
+    """One line per plugin; what is wrong with one, and with `verbose` what each offer is, on lines below."""
     head = ("NAME", "DISTRIBUTION", "VERSION", "ORIGIN", "STATUS", "OFFERS")
     lines = text_table([head, *(_cells(row) for row in rows)])
     report = [lines[0]]
-    for row, absent, line in zip(rows, missing, lines[1:], strict=True):
+    for row, line in zip(rows, lines[1:], strict=True):
         report.append(line)
-        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness, *absent) if text]
+        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness) if text]
         report += [f"    {text}" for text in (*below, *(_details(row) if verbose else ()))]
     return "\n".join(report)
 
@@ -64,7 +64,7 @@ def _details(row: PluginRow) -> list[str]:
     return lines
 
 
-def record(row: PluginRow, missing: Sequence[str]) -> dict[str, Any]:
+def record(row: PluginRow) -> dict[str, Any]:
     about = row.candidate
     return {
         "name": about.name,
@@ -76,7 +76,6 @@ def record(row: PluginRow, missing: Sequence[str]) -> dict[str, Any]:
         "error": row.error,
         "remedy": row.remedy,
         "conflicts": list(row.conflicts),
-        "missing_modules": list(missing),
         "traceback": row.traceback,
         "setup_ms": None if row.setup_ms is None else round(row.setup_ms, 3),
         "offers": [offer_record(offered) for offered in row.offers],

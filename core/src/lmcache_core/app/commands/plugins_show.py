@@ -9,10 +9,8 @@ from typing import Any, Final, NamedTuple, get_args
 from pydantic import BaseModel
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.commands.example_line import example_line
-from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.commands.plugins_list import capability_words, offer_record, record
-from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
+from lmcache_core.app.console.command_line import CommandParser, add_selection_flags, selection_of
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.catalogue import catalogue
@@ -26,8 +24,8 @@ from lmcache_core.model.errors import PluginLoadError
 from lmcache_core.model.spelling import mistyped
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache plugins show", "Show what a plugin or something that it offers is, and how to configure it."
     )
     parser.add_argument(
@@ -77,16 +75,21 @@ class Found(NamedTuple):
 
 
 def find(plugins: LoadedPlugins, text: str) -> Found:
-    """The plugin or the offer of this name.  Raises ConfigError where there is none or more than one, with what there
-    is, and PluginError where two plugins have the name."""
+    """The plugin or the offer of this name; without a kind, an offer of a kind of core's before those of other kinds, so
+    that installing a distribution changes the meaning of no name.  Raises ConfigError where there is none or more than one,
+    with what there is, and PluginError where two plugins have the name."""
     word, colon, name = text.partition(":")
     if not colon:
-        called = [*_plugins_called(plugins, text), *_offers_called(plugins, text)]
+        offers = _offers_called(plugins, text)
+        of_core = [each for each in offers if each.offered and each.offered.kind in tuple(OfferKind)]
+        called = [*_plugins_called(plugins, text), *(of_core or offers)]
         return _only(plugins, text, called or _unusable_for(plugins, text))
     if word == PLUGIN:
-        return _only(plugins, name, _plugins_called(plugins, name))
-    if word not in list(OfferKind):
-        raise ConfigError(f"'{word}' is not a kind; known: {PLUGIN}, {', '.join(OfferKind)}")
+        if called := _plugins_called(plugins, name):
+            return _only(plugins, name, called)
+        raise ConfigError(_no_plugin(plugins, name))
+    if word not in plugins.kinds:
+        raise ConfigError(f"'{word}' is not a kind; known: {PLUGIN}, {', '.join(plugins.kinds)}")
     offer = plugins.offer(word, name)
     offers = [each for each in _offers_called(plugins, name) if each.offered and each.offered.offer is offer]
     return offers[0]
@@ -147,11 +150,19 @@ def _nothing(plugins: LoadedPlugins, text: str) -> str:
     if distribution := offers.get(text) or known.plugins.get(text):
         return f"'{text}' is not installed: pip install {distribution}"
     rows = plugins.rows()
-    installed = dict.fromkeys(row.candidate.name for row in rows)
-    installed |= dict.fromkeys(offered.offer.name for row in rows for offered in row.offers)
-    guess = mistyped(text, installed)
-    remedy = f"did you mean '{guess}'?" if guess else f"installed: {', '.join(installed)}"
-    return f"no plugin, and nothing that one offers, is called '{text}'; {remedy}"
+    installed = [row.candidate.name for row in rows] + [each.offer.name for row in rows for each in row.offers]
+    return f"no plugin, and nothing that one offers, is called '{text}'; {_meant(text, installed)}"
+
+
+def _no_plugin(plugins: LoadedPlugins, name: str) -> str:
+    if distribution := catalogue().plugins.get(name):
+        return f"plugin '{name}' is not installed: pip install {distribution}"
+    return f"no plugin is called '{name}'; {_meant(name, [row.candidate.name for row in plugins.rows()])}"
+
+
+def _meant(name: str, installed: Sequence[str]) -> str:
+    guess = mistyped(name, installed)
+    return f"did you mean '{guess}'?" if guess else f"installed: {', '.join(dict.fromkeys(installed))}"
 
 
 _UNITS: Final = {
@@ -175,7 +186,9 @@ def offer_text(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> str:
     lines = [f"{kind}:{offer.name}  {offer.summary}"]
     facts = [
         ("plugin", f"{row.candidate.name} ({row.candidate.owner}), {row.status}"),
-        ("active", "by itself" if offer.default else "when it is named"),
+        ("help", f"lmcache {offer.name.replace('.', ' ')} --help")
+        if kind is OfferKind.COMMAND
+        else ("active", "by itself" if offer.default else "when it is named"),
         ("capabilities", _abilities(offer)),
         ("opens with", offer.open),
     ]
@@ -183,7 +196,7 @@ def offer_text(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> str:
         model = plugins.model(kind, offer.name)
     except LMCacheError as error:
         return "\n".join([*lines, *_indented([*facts, ("unusable", str(error))])])
-    lines += _indented([*facts, ("example", example_line(kind, offer, model))])
+    lines += _indented(facts)
     if model is None:
         return "\n".join([*lines, "", "  It takes no settings."])
     about = " ".join((model.__doc__ or "").split())
@@ -234,24 +247,23 @@ def _group_text(group: LoadedGroup) -> str:
 
 
 def offer_json(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> dict[str, Any]:
-    """As in `lmcache plugins list --json`, with the plugin's own record, an example and the JSON schema of its settings."""
-    owner = record(row, *missing_modules([row]))
+    """As in `lmcache plugins list --json`, with the plugin's own record and the JSON schema of its settings."""
+    owner = record(row)
     del owner["offers"]
     return _offer_json(plugins, owner, offered)
 
 
 def _offer_json(plugins: LoadedPlugins, owner: Mapping[str, Any], offered: Offered) -> dict[str, Any]:
-    about: dict[str, Any] = {**offer_record(offered), "plugin": owner, "error": None, "example": None, "schema": None}
+    about: dict[str, Any] = {**offer_record(offered), "plugin": owner, "error": None, "schema": None}
     try:
         model = plugins.model(offered.kind, offered.offer.name)
     except LMCacheError as error:
         return {**about, "error": str(error)}
-    example = example_line(offered.kind, offered.offer, model)
-    return {**about, "example": example, "schema": model.model_json_schema() if model else None}
+    return {**about, "schema": model.model_json_schema() if model else None}
 
 
 def plugin_json(plugins: LoadedPlugins, row: PluginRow) -> dict[str, Any]:
-    owner = record(row, *missing_modules([row]))
+    owner = record(row)
     del owner["offers"]
     settings = [
         {"title": group.title, "schema": group.model.model_json_schema()}

@@ -16,14 +16,14 @@ from typing import Final, Protocol
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.configuration import ServerFlags, advice, read_settings
-from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
+from lmcache_core.app.console.command_line import CommandParser, command_selection, server_selection
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.log_output import hide_in_logs, log_to_stderr
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.catalogue import not_installed
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class StopSignals:
             raise _StopAtOnce
 
 
-def parsers() -> list[Parser]:
+def parsers() -> list[CommandParser]:
     return [ServerFlags(command_selection().load())]
 
 
@@ -177,10 +177,10 @@ SWITCH_SECONDS: Final = 0.0002
 """How long a thread may compute while another one waits to: a request must not wait for the router through several turns
 of a thread that hashes or copies.  Beside one busy thread, a thread that wakes up begins after 11 ms (median) with Python's own
 5 ms, after 1.2 ms with 1 ms, 0.7 ms with 0.5 ms, and 0.1 ms with this; the busy one gets as much done, down to 0.05 ms."""
-GARBAGE_THRESHOLDS: Final = (2_000, 10, 1_000)
+GARBAGE_THRESHOLDS: Final = (2_000, 10, 100)
 """Full collections stop all threads for as long as it takes to look at everything that waits somewhere, tens of
-milliseconds beside a backlog.  They come after 20 million objects more than were freed, not after a quarter more; hardly
-anything here is part of a cycle."""
+milliseconds beside a backlog.  They come after 2 million objects more than were freed, not after a quarter more.  Nothing on
+the request path is part of a cycle; what a plugin leaves in cycles takes some hundred MB at most."""
 
 
 def take_turns() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import lmcache_core
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import CommandParser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache version", "Show the version.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache version", "Show the version.")
     add_output_flags(parser)
     return [parser]
 

@@ -28,11 +28,16 @@ _YES = ("1", "true", "yes", "on", "t", "y")
 _NO = ("", "0", "false", "no", "off", "f", "n")
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises ConfigError where argparse would print its usage and exit."""
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that raises ConfigError, one readable line, where argparse would print its usage and exit."""
 
     def __init__(self, program: str, about: str, usage: str | None = None, *, add_help: bool = True) -> None:
-        super().__init__(prog=program, description=about, usage=usage, allow_abbrev=False, add_help=add_help)
+        """`program` is the whole command, such as "lmcache trace replay".  `--help` shows an `about` of several lines as it
+        is written."""
+        formatter = argparse.RawDescriptionHelpFormatter if "\n" in about else argparse.HelpFormatter
+        super().__init__(program, usage, about, formatter_class=formatter, add_help=add_help, allow_abbrev=False)
+        self.remedy = f"see `{program} --help`"
+        """What to do about a flag that nothing takes, and that is like none of those that there are."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message.removeprefix("argument "))
@@ -50,9 +55,7 @@ class Parser(argparse.ArgumentParser):
         if not flag.startswith("-"):
             raise ConfigError(f"'{flag}' is not expected here; see `{self.prog} --help`")
         guess = nearest(flag.lstrip("-"), [known.lstrip("-") for known in self._option_string_actions])
-        raise ConfigError(
-            f"no flag is called {flag}; " + (f"did you mean --{guess}?" if guess else f"see `{self.prog} --help`")
-        )
+        raise ConfigError(f"no flag is called {flag}; " + (f"did you mean --{guess}?" if guess else self.remedy))
 
 
 class PluginSelection(NamedTuple):
@@ -106,7 +109,7 @@ def selection_of(given: argparse.Namespace, environment: Mapping[str, str] = os.
 def server_selection(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> PluginSelection:
     """What a server with these arguments considers: the flags, then the environment, then the `--config` file, setting by
     setting.  Raises ConfigError."""
-    parser = Parser("lmcache", "", add_help=False)
+    parser = CommandParser("lmcache", "", add_help=False)
     add_selection_flags(parser)
     parser.add_argument("--config")
     given, _ = parser.parse_known_args(list(arguments))
@@ -152,7 +155,7 @@ def leading_selection(arguments: Sequence[str]) -> tuple[PluginSelection, list[s
     end = 0
     while end < len(arguments) and arguments[end].partition("=")[0] in FLAGS:
         end += 2 if arguments[end] in _WITH_NAME else 1
-    parser = Parser("lmcache", "")
+    parser = CommandParser("lmcache", "")
     add_selection_flags(parser)
     given = parser.parse_all(arguments[:end])
     return selection_of(given) if end else command_selection(), list(arguments[end:])

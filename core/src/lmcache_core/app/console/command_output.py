@@ -1,6 +1,6 @@
 """Where the answer of a command goes: `--format`, `--json`, `--output` and `--quiet`; and columns for a terminal.
 
-    parser = Parser("lmcache things", "Show things.")
+    parser = CommandParser("lmcache things", "Show things.")
     add_output_flags(parser)
     CommandOutput.of(parser.parse_all(arguments)).show(answer, "two things")
 

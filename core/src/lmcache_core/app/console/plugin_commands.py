@@ -105,7 +105,7 @@ def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:
 
 
 def _unknown(name: str, beside: Collection[str], plugins: LoadedPlugins) -> LMCacheError:
-    """What says most about a command that there is not: it can be had, its plugin cannot be used, or another one was meant,
+    """The most useful error for an unknown command: it can be installed, its plugin cannot be used, or another one was meant,
     one of those `beside` it, perhaps."""
     absent = _absent(plugins)
     known = (each for each in catalogue().offers_of(OfferKind.COMMAND) if f"{each}.".startswith(f"{name}."))
@@ -152,11 +152,11 @@ class LoadedCatalog:
         self._plugins = plugins
 
     def offers(self, kind: str) -> Sequence[Offer]:
-        return self._plugins.offers(_kind(kind))
+        return self._plugins.offers(self._kind(kind))
 
     def open(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
-        wanted = _kind(kind)
-        if wanted not in _OPENED_ALONE:
+        wanted = self._kind(kind)
+        if wanted in list(OfferKind) and wanted not in _OPENED_ALONE:
             raise ConfigError(
                 f"{wanted.label} '{name}' needs a running server; a command can open a policy or a subscriber"
             )
@@ -165,8 +165,7 @@ class LoadedCatalog:
 
         return offer_spec(self._plugins, wanted, name, settings, f"{wanted.label} '{name}'").open(self._plugins)
 
-
-def _kind(word: str) -> OfferKind:
-    if word not in list(OfferKind):
-        raise ConfigError(f"no kind of offer is called '{word}'; known: {', '.join(OfferKind)}")
-    return OfferKind(word)
+    def _kind(self, word: str) -> OfferKind:
+        if word not in self._plugins.kinds:
+            raise ConfigError(f"no kind of offer is called '{word}'; known: {', '.join(self._plugins.kinds)}")
+        return OfferKind(word)

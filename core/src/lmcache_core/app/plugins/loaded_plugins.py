@@ -23,7 +23,7 @@ from lmcache_core.model.spelling import mistyped
 
 if TYPE_CHECKING:
     from lmcache_core.app.settings import LoadedGroup, MissingSetting
-    from lmcache_core.contracts.server_info import ServerInfo
+    from lmcache_core.contracts.server_view import ServerInfo
     from lmcache_core.contracts.settings import PluginSettings
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class LoadedPlugins:
         self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
         self._rows = tuple(row._replace(conflicts=_conflicts_of(row, conflicts)) for row in rows)
         self.advice = tuple(advice)
-        """Those of the warnings that are about what was asked for, and that no row tells."""
+        """Those of the warnings that are about what was asked for, and that no row shows."""
         self._warnings = (*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values()))
 
     @property
@@ -78,6 +78,11 @@ class LoadedPlugins:
         """A sentence that names the plugins which may have what is looked for, and cannot say so; empty without any."""
         rows = [str(row) for row in self._rows if row.unusable]
         return f"Unusable: {'; '.join(rows)}" if rows else ""
+
+    @property
+    def kinds(self) -> tuple[OfferKind, ...]:
+        """Core's, and those that other distributions define and some plugin offers something of."""
+        return tuple(dict.fromkeys((*OfferKind, *sorted(kind for kind, _ in self._owners))))
 
     def offers(self, kind: str) -> tuple[Offer, ...]:
         """All offers of a kind that can be used, sorted by name."""
@@ -193,12 +198,12 @@ class LoadedPlugins:
         logger.debug("why it is not used", exc_info=error)
 
     def started(self, server: ServerInfo) -> None:
-        """Tell every plugin that the engine port answers."""
-        self._tell("lmcache_server_started", server)
+        """Notify every plugin that the engine port answers."""
+        self._notify("lmcache_server_started", server)
 
     def stopping(self, server: ServerInfo) -> None:
-        """Tell every plugin that the server is about to stop."""
-        self._tell("lmcache_server_stopping", server)
+        """Notify every plugin that the server is about to stop."""
+        self._notify("lmcache_server_stopping", server)
 
     def _now(self, row: PluginRow) -> PluginRow:
         name = row.candidate.name
@@ -206,7 +211,7 @@ class LoadedPlugins:
             return self._set_aside[name]
         return row._replace(status=Status.ACTIVE) if row.status is Status.AVAILABLE and name in self._used else row
 
-    def _tell(self, hook: str, server: ServerInfo) -> None:
+    def _notify(self, hook: str, server: ServerInfo) -> None:
         for name in self._hooks.names:
             try:
                 self._hooks.call(name, hook, server=server)
@@ -234,12 +239,12 @@ class LoadedPlugins:
                     raise ConfigError(
                         f"{kind.label} '{name}' is not available: plugin '{row.candidate.name}' is {row.error}"
                     )
-        installed = [f"{own} ({found[0][0].owner})" for (of, own), found in sorted(self._owners.items()) if of is kind]
+        installed = [f"{own} ({found[0][0].owner})" for (of, own), found in sorted(self._owners.items()) if of == kind]
         lines = [f"no {kind.label} is called '{name}'", f"Installed: {', '.join(installed) or 'none'}"]
         absent = {own: owner for own, owner in known.items() if (kind, own) not in self._owners}
         if distribution:
             lines.append(f"Known but not installed: {name} -> pip install {distribution}")
-        elif guess := mistyped(name, [*absent, *(own for of, own in self._owners if of is kind)]):
+        elif guess := mistyped(name, [*absent, *(own for of, own in self._owners if of == kind)]):
             lines[0] += f"; did you mean '{guess}'?" if guess not in absent else ""
             lines += [f"Known but not installed: {guess} -> pip install {absent[guess]}"] if guess in absent else []
         if unusable := self.unusable():

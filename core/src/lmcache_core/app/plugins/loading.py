@@ -131,7 +131,7 @@ def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str], sa
 def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks) -> PluginRow:
     name = row.candidate.name
     module, seconds = loaded[name]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     try:
         if isinstance(module, PluginLoadError):
             raise module
@@ -146,7 +146,7 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
     else:
         used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
         row = row._replace(status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers, groups=groups)
-    return row._replace(setup_ms=(seconds + time.perf_counter() - begun) * 1000)
+    return row._replace(setup_ms=(seconds + time.perf_counter() - started) * 1000)
 
 
 def _check_needed(rows: Sequence[PluginRow], selected: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ class _ContainedEntryPoint(EntryPoint):
     user's.  stevedore lets an AssertionError through and knows nothing of SystemExit."""
 
     def load(self) -> Any:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         module: ModuleType | PluginLoadError
         try:
             module = super().load()
@@ -193,7 +193,7 @@ class _ContainedEntryPoint(EntryPoint):
         except BaseException as error:  # noqa: BLE001 - a plugin's boundary
             module = PluginLoadError(self.name, describe(error))
             module.__cause__ = error
-        return Import(module, time.perf_counter() - begun)
+        return Import(module, time.perf_counter() - started)
 
     def _check(self, module: Any) -> None:
         if not isinstance(module, ModuleType):

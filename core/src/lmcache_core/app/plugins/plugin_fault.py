@@ -1,17 +1,21 @@
-"""Where in a plugin's code something went wrong, and what its reader can do about it."""
+"""A fault of a plugin: where in its code it is, what its reader can do about it, and calls that it must not end."""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from traceback import format_exception, walk_tb
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.discovery import Candidate, Origin
 from lmcache_core.model.errors import error_message
+
+logger = logging.getLogger(__name__)
 
 _MACHINERY: Final = ("lmcache_core", "lmcache_client", "importlib", "pluggy", "stevedore", "pydantic")
 """Packages whose lines say nothing about a fault of a plugin."""
@@ -112,3 +116,20 @@ def describe(error: BaseException) -> str:
     """The first line of an exception, with its type."""
     lines = [text for line in error_message(error).splitlines() if (text := " ".join(line.split()))]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def close_logged(subject: str, close: Callable[[], None]) -> None:
+    """Close what a plugin opened.  What that raises is logged, because others are to be closed after it."""
+    try:
+        close()
+    except (Exception, SystemExit):
+        logger.exception("plugin failed to close %s", subject)
+
+
+def status_of(subject: str, status: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What something that a plugin opened says of itself, or why it fails to: the status of the server has the rest."""
+    try:
+        return dict(status())
+    except (Exception, SystemExit) as error:
+        logger.debug("status() failed %s", subject, exc_info=True)
+        return {"error": describe(error)}

@@ -52,8 +52,10 @@ class PluginHooks:
         try:
             self._manager.register(module, name)
             hooks = self.hooks_of(name)
+            others = [each for each in hooks if each.startswith(_PREFIX) and each not in _KNOWN_HOOKS]
+            kinds = (*OfferKind, *map(OfferKind.of_hook, others))
             offers = tuple(
-                Offered(kind, offer) for kind in OfferKind if kind.hook in hooks for offer in self._offers(name, kind)
+                Offered(kind, offer) for kind in kinds if kind.hook in hooks for offer in self._offers(name, kind)
             )
             return Connected(offers, self._groups(name) if _SETTINGS in hooks else ())
         except (pluggy.PluginValidationError, PluginContractError) as error:
@@ -117,13 +119,12 @@ class PluginHooks:
         return answer
 
 
-def _known_hooks() -> list[str]:
-    return [word for word, value in vars(hookspecs).items() if hasattr(value, f"{hookspecs.PROJECT}_spec")]
+_KNOWN_HOOKS: Final = [word for word, value in vars(hookspecs).items() if hasattr(value, f"{hookspecs.PROJECT}_spec")]
 
 
 def _check_names(name: str, module: ModuleType) -> None:
     """Raise PluginContractError for what pluggy would pass over in silence, or find too late."""
-    known = _known_hooks()
+    known = _KNOWN_HOOKS
     hooks = [(word, value) for word, value in vars(module).items() if _is_meant_as_hook(word, value)]
     if not hooks:
         raise PluginContractError(name, f"module {module.__name__} has no hook; known: {', '.join(known)}")
@@ -229,13 +230,13 @@ _GROUP_PARTS: Final = (
 
 def _trace(manager: pluggy.PluginManager) -> None:
     """One line on standard error for each plugin that a call reaches: which plugin, which hook, how long."""
-    begun: list[float] = []  # a hook may call another one
+    started: list[float] = []  # a hook may call another one
 
     def after(outcome: pluggy.Result[Any], hook: str, implementations: Sequence[Any], _: object) -> None:
-        milliseconds = (time.perf_counter() - begun.pop()) * 1000
+        milliseconds = (time.perf_counter() - started.pop()) * 1000
         end = f" raised={type(outcome.exception).__name__}" if outcome.exception else ""
         for each in implementations:
             # in one piece, because other threads write there, too
             sys.stderr.write(f"lmcache: hook call plugin={each.plugin_name} hook={hook} ms={milliseconds:.3f}{end}\n")
 
-    manager.add_hookcall_monitoring(lambda *_: begun.append(time.perf_counter()), after)
+    manager.add_hookcall_monitoring(lambda *_: started.append(time.perf_counter()), after)

@@ -32,7 +32,7 @@ SAMPLE_KINDS: Final[tuple[SampleKind, ...]] = (
 def samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> list[Sample]:
     """All values, of this moment.  Any thread; takes 1.5 us for each of them."""
     tiers = parts.tiers
-    evictions = [(each.adapter, each.controller.counters) for each in tiers.l2.evictions]
+    evictions = [(each.adapter, each.eviction.counts) for each in tiers.l2.evictions]
     return [
         *tenant_samples(tiers.storage.counters.snapshot()),
         *l1_samples(parts),
@@ -41,4 +41,5 @@ def samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCond
         *adapter_samples(tiers.l2.clients, evictions, conditions),
         *serde_samples(tiers.l2.clients),
         *server_samples(parts, uptime_seconds, conditions),
+        *parts.services.samples(),
     ]

@@ -8,13 +8,13 @@ from typing import Final
 
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.l2_adapter import CircuitState
+from lmcache_core.contracts.l2_eviction import L2EvictionCounts
 from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
 from lmcache_core.contracts.serde import SerdeAdapter
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
 from lmcache_core.controllers.conditions import is_well
-from lmcache_core.controllers.l2_eviction import L2EvictionCounters
 from lmcache_core.controllers.prefetch import PrefetchCounts
 from lmcache_core.controllers.store_units import StoreView
 from lmcache_core.model.results import Outcome
@@ -277,7 +277,7 @@ def prefetch_samples(counts: PrefetchCounts) -> Iterator[Sample]:
 
 def adapter_samples(
     clients: Sequence[AdapterClient],
-    evictions: Iterable[tuple[str, L2EvictionCounters]],
+    evictions: Iterable[tuple[str, L2EvictionCounts]],
     conditions: Sequence[ActiveCondition],
 ) -> Iterator[Sample]:
     """`evictions` are those of adapters that have one, with the adapter's name."""

@@ -93,7 +93,7 @@ PROMPT_TENANTS: Final = gauge("lmcache.prompts.tenants", "{tenant}", "Cache salt
 THREAD_RESTARTS: Final = counter("lmcache.threads.restarts", "{restart}", "Times that a thread failed.", "thread")
 THREADS_DOWN: Final = gauge("lmcache.threads.down", "{thread}", "Threads that failed and are not running again yet.")
 POLICY_FAILURES: Final = counter(
-    "lmcache.policy.failures", "{failure}", "Calls of a policy that raised, or returned what makes no sense.", "policy"
+    "lmcache.policy.failures", "{failure}", "Calls of a policy that raised, or returned an invalid value.", "policy"
 )
 CPU: Final = counter("process.cpu.time", "s", "Processor time of the server.", "cpu.mode")
 MEMORY: Final = gauge("process.memory.usage", "By", "Resident memory, L1 included.")

@@ -79,7 +79,7 @@ TRANSFERS: Final = counter(
 REFUSED: Final = counter(
     "lmcache_mp.l1_allocation_failure",
     "chunks",
-    "Chunks that L1 did not take, by reason: no_room, quota, too_many_transfers or stopping.",
+    "Chunks that L1 did not take, by reason: no_room, quota, too_many_transfers, frozen or stopping.",
     *_TENANT,
     "during",
     "reason",
