@@ -57,12 +57,12 @@ class SlowWrite:
     """Touches the buffer for the last time when the test lets it."""
 
     def __init__(self) -> None:
-        self.begun = threading.Event()
+        self.started = threading.Event()
         self.go_on = threading.Event()
         self.ended = threading.Event()
 
     def __call__(self, buffer: BorrowedBuffer) -> Outcome:
-        self.begun.set()
+        self.started.set()
         assert self.go_on.wait(WAIT_SECONDS)
         buffer.view[-1] = 77
         self.ended.set()
@@ -179,7 +179,7 @@ def test_close_does_not_wait_for_a_thread_that_is_stuck_nor_stop_before_it_has_e
     adapter = Writer(adapter_context(memory), slow, WAIT_SECONDS)
     driver = L2Driver(adapter)
     job = adapter.submit_store([StoreItem(A, memory.lend(64))])
-    assert slow.begun.wait(WAIT_SECONDS)
+    assert slow.started.wait(WAIT_SECONDS)
     begin = time.monotonic()
     adapter.close(0.1)
     assert time.monotonic() - begin < WAIT_SECONDS / 2

@@ -36,14 +36,14 @@ def test_a_million_files_are_served_at_once_and_known_soon(
 ) -> None:
     gc.collect()
     memory_before = resident_bytes()
-    begun = time.monotonic()
+    started = time.monotonic()
     files = open_files()
     assert files.contains(key(FILES - 1)), "it must be found before the walk has come to it"
-    served = time.monotonic() - begun
+    served = time.monotonic() - started
     processor_before = time.process_time()
     while not files.recovered:
         time.sleep(0.02)
-    known, processor = time.monotonic() - begun, time.process_time() - processor_before
+    known, processor = time.monotonic() - started, time.process_time() - processor_before
     assert files.usage() == (FILES * FILE_BYTES, None, FILES)
     gc.collect()
     per_object = (resident_bytes() - memory_before) / FILES

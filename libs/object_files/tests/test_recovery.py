@@ -63,7 +63,9 @@ def test_before_the_first_step_everything_is_found_and_nothing_is_claimed(opened
     files = opened.files
     assert files.usage() is None
     assert files.counters()["recovering"] == 1
-    assert set(files.list_keys(None, 100).keys) == set(KEYS)
+    page = files.list_keys(None, 100)
+    assert set(page.keys) == set(KEYS)
+    assert page.sizes == (SIZE,) * len(KEYS)
     assert files.contains(KEYS[0])
     assert not files.contains(object_key(99))
     assert store(files, KEYS[1]) is Outcome.DONE, "it is there already"

@@ -140,14 +140,14 @@ def test_a_silent_owner_is_waited_for_and_followed() -> None:
     async def run() -> None:
         world = World(RECORD.pack())
         ownership = world.ownership()
-        begun = world.clock.monotonic()
+        before = world.clock.monotonic()
         await ownership.take()
         assert not holds(ownership)
         assert ownership.other == RECORD
-        assert world.clock.monotonic() - begun < LEASE / 4
+        assert world.clock.monotonic() - before < LEASE / 4
         await world.keep(ownership, 12)
         assert holds(ownership)
-        assert world.clock.monotonic() - begun >= LEASE
+        assert world.clock.monotonic() - before >= LEASE
 
     asyncio.run(run())
 
@@ -174,11 +174,11 @@ def test_a_killed_process_of_this_machine_is_followed_at_once(conditional: bool)
 
     async def run() -> None:
         world = World(replace(RECORD, process=ProcessMark(machine, int(pid), int(started))).pack())
-        begun = world.clock.monotonic()
+        before = world.clock.monotonic()
         ownership = world.ownership(conditional=conditional)
         await ownership.take()
         assert holds(ownership)
-        assert world.clock.monotonic() - begun <= LEASE / 20
+        assert world.clock.monotonic() - before <= LEASE / 20
 
     if not machine:
         pytest.skip("this machine does not tell its boot and namespace")

@@ -41,6 +41,9 @@ def test_a_slot_that_cannot_be_read_does_not_end_the_listing(disk: Disk, driver:
     disk.broken = {0, 3}
     assert len(driver.keys(4)) == 4
     assert len(driver.keys(100)) == 4
+    page = driver.adapter.list_keys(None, 100)
+    sizes = {OBJECTS.key(number): OBJECTS[number].length for number in range(6)}
+    assert page.sizes == tuple(sizes[key] for key in page.keys)
 
 
 def test_a_medium_that_cannot_be_read_at_all_does_not_end_a_listing(disk: Disk, driver: L2Driver) -> None:

@@ -16,6 +16,9 @@ from lmcache_client.errors import ProtocolError
 MAX_TOKENS: Final = 16 << 20
 """Longest sequence that is taken from an engine."""
 
+PADDING: Final = 2**32 - 1
+"""In a key, in place of each token that the last chunk of a prompt lacks: a tail.  No model has this token."""
+
 _NIL: Final = 0xC0
 
 

@@ -1,8 +1,8 @@
 """Chunk hashes of prompts: the hash chains of the engine protocol (docs/internals/engine-protocol.md, "Chunk hashes").
 
-A chain covers the tokens from the first one on, so that equal prefixes, and only they, have equal hashes.  Prompts are read in
-their wire form, a run of msgpack integers.  `read_prompt` is the pure implementation of what lmcache-native offers under the
-same name.
+A chain covers the tokens from the first one on, so that equal prefixes, and only they, have equal hashes.  The last chunk may
+be a tail, which ends with padding: its hash is over the tokens that are there.  Prompts are read in their wire form, a run of
+msgpack integers.  `read_prompt` is the pure implementation of what lmcache-native offers under the same name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import cbor2
 import msgspec
 from blake3 import blake3
 
-from lmcache_client.engine_key import encode_header
+from lmcache_client.engine_key import PADDING, encode_header
 
 TOKEN_BYTES: Final = 4
 """Of a token where it is hashed, big-endian."""
 TOKEN_MAX: Final = 2**32 - 1
+_PADDED: Final = PADDING.to_bytes(TOKEN_BYTES, "big")
+"""What padding ends with in every form that msgpack has for it."""
 
 _SIZES: Final = bytes(
     {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}.get(lead, 0) if 0x80 <= lead < 0xE0 else 1
@@ -116,6 +118,14 @@ def _sizes(encoded: memoryview, count: int) -> bytearray | None:
     return sizes
 
 
+def _there(chunk: list[int]) -> list[int]:
+    """The tokens of a chunk without the padding at its end."""
+    end = len(chunk)
+    while end and chunk[end - 1] == PADDING:
+        end -= 1
+    return chunk[:end]
+
+
 class ReadPrompt(Protocol):
     """Decodes and hashes the token ids of one prompt."""
 
@@ -167,7 +177,13 @@ class Blake3Chain:
     ) -> tuple[list[bytes], list[int], int]:
         previous = known[-1] if known else self._root
         hashes, ends, _, end = self._read_prompt(encoded, offset, count, self.chunk_tokens, previous, b"")
-        return hashes, [offset + each for each in ends] if offset else ends, end
+        ends = [offset + each for each in ends] if offset else ends
+        if ends and encoded[ends[-1] - TOKEN_BYTES : ends[-1]] == _PADDED:
+            begin = ends[-2] if len(ends) > 1 else offset
+            tokens = _there(_decode_integers(encode_header(self.chunk_tokens) + encoded[begin : ends[-1]]))
+            before = hashes[-2] if len(hashes) > 1 else previous
+            hashes[-1] = blake3(before + b"".join([token.to_bytes(TOKEN_BYTES, "big") for token in tokens])).digest()
+        return hashes, ends, end
 
 
 class Sha256CborChain:
@@ -190,6 +206,8 @@ class Sha256CborChain:
         hashes = []
         for end in bounds:
             chunk = tokens[end - self.chunk_tokens : end]
+            if end == bounds[-1]:
+                chunk = _there(chunk)
             previous = hashlib.sha256(cbor2.dumps([previous, chunk, None], canonical=True)).digest()
             hashes.append(previous)
         ends = integer_offsets(encoded[offset:], tokens, bounds)

@@ -7,15 +7,16 @@ domain refuses every handshake before ZMTP 3.0, whose greeting no browser can be
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import zmq
 
+SocketT = TypeVar("SocketT", bound=zmq.Socket[Any])
 DOMAIN: Final = b"lmcache"
 """What a ZAP handler is asked for; in a context without one libzmq admits every ZMTP 3 peer of this domain."""
 
 
-def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+def open_socket(context: zmq.Context[SocketT], kind: int) -> SocketT:
     """Every socket that binds or connects over tcp:// or ipc:// is opened here.  The caller owns it."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from litestar.connection import ASGIConnection
@@ -13,6 +14,8 @@ from lmcache_http.openapi import Operation
 from lmcache_http.tokens import Scope, Tokens
 
 _SCOPE: Final = "lmcache_scope"
+CLIENT_NAMES: Final = "lmcache_client_names"
+"""In the state of a request: the names in its client's certificate."""
 OPEN: Final = "lmcache_open"
 """In the state of a request: is its route answered without a token, too?"""
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -29,10 +32,29 @@ def token_guard(tokens: Tokens | None) -> Guard:
             return
         if scope is None:
             raise NotAuthorizedException("a Bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
-        if method_of(connection) != "GET":
-            raise PermissionDeniedException("this token has the scope 'read', which is for GET alone")
+        if scope not in scopes_of(method_of(connection), operation_of(handler)):
+            raise PermissionDeniedException(f"this token has the scope '{scope}', which is not for this request")
 
     return check
+
+
+def scopes_of(method: str, operation: Operation) -> Sequence[Scope]:
+    """Those beside `full` that it may be asked with."""
+    if operation.scopes is not None:
+        return operation.scopes
+    return (Scope.READ,) if method == "GET" else ()
+
+
+def names_in(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The common names and the DNS names of a verified certificate, as `ssl.SSLSocket.getpeercert` has them."""
+    common = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    return frozenset([*common, *(value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")])
+
+
+def client_names(connection: Connection) -> frozenset[str]:
+    """In the certificate that the client brought; none without one."""
+    names: frozenset[str] = connection.scope.get("state", {}).get(CLIENT_NAMES, frozenset())
+    return names
 
 
 def is_let_in(connection: Connection) -> bool:

@@ -11,9 +11,11 @@ from typing import Any, Final
 from litestar import Litestar, Response, get
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.types import ASGIApp
 
 from lmcache_http.access import operation_of, token_guard
 from lmcache_http.admin_api.server import ApiDescription
+from lmcache_http.direct import Direct
 from lmcache_http.openapi import BODY_BYTES_MAX, ApiAbout, DescribedRoute, Operation, openapi_document
 from lmcache_http.problem import ProblemError, problem
 from lmcache_http.tokens import Tokens
@@ -28,7 +30,7 @@ def http_app(
     tokens: Tokens | None,
     more: Sequence[BaseRouteHandler] = (),
     described: Sequence[DescribedRoute] = (),
-) -> Litestar:
+) -> ASGIApp:
     """`more` are routes that are described by `described` alone, if at all.  With tokens, every request needs one, except for
     open routes."""
     known = [*described_routes(routes), *described]
@@ -41,14 +43,16 @@ def http_app(
     async def description() -> Response[bytes]:
         return Response(document(), media_type="application/json")
 
-    return Litestar(
+    guards = [token_guard(tokens), refuse_what_is_not_read]
+    app = Litestar(
         route_handlers=[*routes, *more, description],
-        guards=[token_guard(tokens), refuse_what_is_not_read],
+        guards=guards,
         exception_handlers={Exception: problem},
         request_max_body_size=BODY_BYTES_MAX,
         openapi_config=None,
         logging_config=None,
     )
+    return Direct(app, guards)
 
 
 def described_routes(handlers: Sequence[BaseRouteHandler]) -> list[DescribedRoute]:
@@ -70,5 +74,5 @@ def refuse_what_is_not_read(connection: ASGIConnection[Any, Any, Any, Any], hand
     if about.query is None and connection.scope["query_string"]:
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "this route takes no query; leave it out")
     has_body = connection.headers.get("content-length", "0") != "0" or "transfer-encoding" in connection.headers
-    if about.body is None and has_body:
+    if not about.has_body and has_body:
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "this route takes no body; leave it out")

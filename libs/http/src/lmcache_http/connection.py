@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lmcache_http.access import CLIENT_NAMES, names_in
 from lmcache_http.gate import problem_body
 from lmcache_http.server import HttpLimits
 
@@ -32,6 +33,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            self.app_state = {**self.app_state, CLIENT_NAMES: names_in(tls.getpeercert() or {})}
         self._since = self.loop.time()
         if len(self.connections) > self.limits.connections and not self._make_room():
             transport.abort()

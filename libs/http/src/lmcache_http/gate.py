@@ -88,6 +88,9 @@ class Gate:
             return HTTPStatus.REQUEST_URI_TOO_LONG, f"path and query have at most {limits.target_bytes} bytes"
         if any(each in scope["raw_path"].lower() for each in _SECOND_SPELLINGS):
             return HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND.phrase
+        if _header(headers, b"transfer-encoding") is not None and _header(headers, b"content-length") is not None:
+            # a proxy in front may go by the other one, and take the rest of the body for a request
+            return HTTPStatus.BAD_REQUEST, "a request has content-length or transfer-encoding, and not both"
         if len(headers) > limits.header_count:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {limits.header_count} headers"
         if _head_bytes(scope) > limits.header_bytes:  # h11 has this limit for headers that come in pieces alone
@@ -151,8 +154,9 @@ def _header(headers: Headers, name: bytes) -> str | None:
 
 
 def _without_secrets(send: Send, hide: Callable[[bytes], bytes], state: Mapping[str, Any]) -> Send:
-    """Every answer here is a whole one: its head is kept back until its body is known.  Open pages are sent as they are:
-    there is no data in them, and a password that is a word of HTML would break them."""
+    """The head of a whole answer is kept back until its body is known.  Open pages are sent as they are: there is no data in
+    them, and a password that is a word of HTML would break them.  An answer in parts is sent as it comes; secrets are taken
+    out of each part by itself."""
     start: Any = None
 
     async def answer(message: Any) -> None:
@@ -164,10 +168,13 @@ def _without_secrets(send: Send, hide: Callable[[bytes], bytes], state: Mapping[
             is_data = not state.get(OPEN) or "json" in (_header(start["headers"], b"content-type") or "")
             body = message["body"] = hide(message["body"]) if is_data else message["body"]
             others = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
-            length = [] if start["status"] in _WITHOUT_BODY else [(b"content-length", str(len(body)).encode())]
+            has_length = start["status"] not in _WITHOUT_BODY and not message.get("more_body")
+            length = [(b"content-length", str(len(body)).encode())] if has_length else []
             start["headers"] = [*others, *length]
             await send(start)
             start = None
+        elif message["type"] == "http.response.body":
+            message["body"] = hide(message["body"])
         await send(message)
 
     return answer

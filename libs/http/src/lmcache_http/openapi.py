@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from lmcache_http.models import QueryParameters
+from lmcache_http.tokens import Scope
 
 BODY_BYTES_MAX: Final = 64 * 1024
 JSON: Final = "application/json"
@@ -41,8 +43,19 @@ class Operation:
     media_type: str = JSON
     open: bool = False
     """Answered without a token, too."""
+    scopes: Sequence[Scope] | None = None
+    """Of tokens that may ask it, beside `full`.  None: `read` where the method is GET."""
+    body_media_type: str = JSON
+    """Of a body that is not JSON, there is no model: `body_description` says what it is."""
+    body_description: str = ""
+    direct: bool = False
+    """Asked very often: answered in front of the web framework (`lmcache_http.direct`)."""
     tag: str = "server"
     """Its heading in the description."""
+
+    @property
+    def has_body(self) -> bool:
+        return self.body is not None or self.body_media_type != JSON
 
 
 PROBLEM: Final = "application/problem+json"
@@ -69,7 +82,7 @@ _EVERYWHERE: Final = {
 }
 _WITH_TOKENS: Final = {
     401: "a token is needed",
-    403: "the token may only read, or a page of another site asks",
+    403: "the token's scope is not for this, or a page of another site asks",
 }
 _WITH_VALUES: Final = {422: "a value is not allowed"}
 _WITH_BODY: Final = {400: "the body is not JSON"}
@@ -151,6 +164,12 @@ def _described(route: DescribedRoute, names: _Names) -> dict[str, Any]:
             "required": not about.body_may_be_empty,
             "content": {JSON: {"schema": names[about.body, "validation"]}},
         }
+    elif about.has_body:
+        described["requestBody"] = {
+            "required": not about.body_may_be_empty,
+            "description": about.body_description,
+            "content": {about.body_media_type: {"schema": {"type": "string", "format": "binary"}}},
+        }
     return {name: value for name, value in described.items() if value != []} | {"security": described["security"]}
 
 
@@ -209,13 +228,16 @@ def _responses(route: DescribedRoute, names: _Names) -> dict[str, Any]:
     content: dict[str, Any] = {about.media_type: {}}
     if about.answers:
         content = {about.media_type: {"schema": names[about.answers, "serialization"]}}
-    responses: dict[int, Any] = {about.status: {"description": "Success", "content": content}}
+    has_content = about.status != HTTPStatus.NO_CONTENT
+    responses: dict[int, Any] = {
+        about.status: {"description": "Success", **({"content": content} if has_content else {})}
+    }
     for status, model in about.also.items():
         responses[status] = {
             "description": "Another answer",
             "content": {JSON: {"schema": names[model, "serialization"]}},
         }
-    has_values = bool(about.body or about.query or "{" in route.path)
+    has_values = bool(about.has_body or about.query or "{" in route.path)
     own = {
         **(_WITH_BODY if about.body else {}),
         **(_WITH_VALUES if has_values else {422: "the route takes neither query nor body"}),

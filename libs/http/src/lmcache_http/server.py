@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lmcache_client.errors import ResourceError
+from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_http.daemon_pool import DaemonPool
 from lmcache_http.tokens import Tokens
 
@@ -31,10 +31,21 @@ class HttpLimits:
     """From a connection's first moment, or a further request's first byte, to the last byte of its body."""
     stalled_seconds: float = 20.0
     """How long a client may leave an answer unread."""
+    idle_seconds: float = 5.0
+    """How long a connection is kept without a request."""
     connections: int = 256
     """Beyond them, the one that has kept the server waiting for a request for longest is hung up on."""
     requests: int = 64
     """That are being answered at once."""
+
+
+class TlsFiles(NamedTuple):
+    """In PEM."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+    """With it, only clients are let in that have a certificate from here."""
 
 
 if TYPE_CHECKING:
@@ -67,15 +78,20 @@ class HttpServer:
         flags: str = "http",
         hide: Callable[[bytes], bytes] = bytes,
         limits: HttpLimits = LIMITS,
+        tls: TlsFiles | None = None,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """`app` is called on the server's own thread, so that the start does not wait for a web framework to be imported.
-        `name` is the beginning of the names of threads; `flags` that of the flags that messages name (`--http-port`).
-        `hide` takes secrets out of an answer.  Raises ResourceError."""
+        `name` is the beginning of the names of threads; `flags` that of the flags that messages name (`--http-port`;
+        empty: `--port`).
+        `hide` takes secrets out of an answer.  `beside` runs on the server's event loop, and is cancelled when the server
+        stops.  Raises ResourceError, and ConfigError for `tls` that cannot be used."""
+        self._tls = _checked(tls)
         self._host, self._tokens, self._app, self._name = host, tokens, app, name
-        self._hide, self._limits = hide, limits
+        self._hide, self._limits, self._beside = hide, limits, beside
         self._socket = _bind(host, port, flags)
         bound = self._socket.getsockname()
-        self.endpoint = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+        self.endpoint = f"{'https' if tls else 'http'}://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
         """Where it answers, with the port that was really bound."""
         self._is_loopback = ip_address(bound[0].partition("%")[0]).is_loopback
         self._server: uvicorn.Server | None = None
@@ -108,7 +124,9 @@ class HttpServer:
             logger.exception("HTTP server failed name=%s endpoint=%s", self._name, self.endpoint)
 
     def _serve(self) -> None:
-        # imported here, because the start must not wait for a web framework
+        # imported here, because the start must not wait for an event loop and a web framework
+        import asyncio
+
         import uvicorn
 
         from lmcache_http.connection import Connection
@@ -137,6 +155,8 @@ class HttpServer:
             date_header=False,
             proxy_headers=False,
             backlog=_BACKLOG,
+            timeout_keep_alive=ceil(self._limits.idle_seconds),
+            **self._tls,
             timeout_graceful_shutdown=int(STOP_SECONDS),
         )
         ending = asyncio.Event()
@@ -158,16 +178,37 @@ class HttpServer:
             loop.set_default_executor(DaemonPool(f"{self._name}-call", CALL_THREADS))
             self._wake = lambda: loop.call_soon_threadsafe(ending.set)
             if not self._asked_to_stop.is_set():
+                beside = asyncio.ensure_future(self._beside()) if self._beside else None
                 # on any thread but the main one uvicorn leaves signals alone
                 await server.serve(sockets=[self._socket])
+                if beside is not None:
+                    beside.cancel()
+                    await asyncio.gather(beside, return_exceptions=True)
 
         self._server = Server(config)
         asyncio.run(run(self._server))
 
 
+def _checked(tls: TlsFiles | None) -> dict[str, Any]:
+    """uvicorn's settings.  Raises ConfigError."""
+    if tls is None:
+        return {}
+    import ssl  # here, because few servers have a certificate
+
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls.client_ca)
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        names = ", ".join(each for each in tls if each)
+        raise ConfigError(f"TLS cannot be used with {names}: {error}; give PEM files that belong together") from None
+    client = {"ssl_ca_certs": tls.client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED} if tls.client_ca else {}
+    return {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key, **client}
+
+
 def _bind(host: str, port: int, flags: str) -> socket.socket:
     """A socket that is bound and does not listen yet.  Raises ResourceError."""
-    where = f"--{flags}-host {host} --{flags}-port {port}"
+    flag = f"--{flags}-" if flags else "--"
+    where = f"{flag}host {host} {flag}port {port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -180,8 +221,6 @@ def _bind(host: str, port: int, flags: str) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise ResourceError(
-            f"{where}: cannot be bound: {error.strerror}; stop the process that has it, or choose another --{flags}-port, or "
-            f"--no-{flags}"
-        ) from None
+        remedy = f"stop the process that has it, or choose another {flag}port" + (f", or --no-{flags}" if flags else "")
+        raise ResourceError(f"{where}: cannot be bound: {error.strerror}; {remedy}") from None
     return bound

@@ -1,4 +1,4 @@
-"""The Bearer tokens of the admin API, and what each may do."""
+"""Bearer tokens, and what each may do."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ LOOK_SECONDS: Final = 1.0
 
 class Scope(StrEnum):
     READ = "read"
-    """GET, and nothing else."""
+    """GET, and what changes nothing."""
+    MEMBER = "member"
+    """What servers ask of their coordinator."""
     FULL = "full"
+
+
+SERVER_SCOPES: Final = (Scope.READ, Scope.FULL)
 
 
 class Token(NamedTuple):
@@ -37,16 +42,24 @@ class Token(NamedTuple):
 class Tokens:
     """Those of a file, which is read again when it changes, and the one of the environment.
 
-    For the thread of the admin API alone, once it is made."""
+    For the thread of the HTTP server alone, once it is made."""
 
-    def __init__(self, path: str | None, spoken: str | None = None) -> None:
-        """Raises ConfigError."""
+    def __init__(
+        self,
+        path: str | None,
+        spoken: str | None = None,
+        *,
+        scopes: Sequence[Scope] = SERVER_SCOPES,
+        flag: str = "--http-token-file",
+    ) -> None:
+        """`scopes`: those that a file may name.  `flag` is what messages call it.  Raises ConfigError."""
         self._path = path
+        self._scopes, self._flag = scopes, flag
         self._spoken = [Token(_checked(spoken, TOKEN_VARIABLE), Scope.FULL)] if spoken else []
         self._digests: list[tuple[bytes, Scope]] = []
         self._seen: tuple[int, ...] | None = None
         self._looked = time.monotonic()
-        self._take(read_tokens(path) if path else [])
+        self._take(read_tokens(path, scopes, flag) if path else [])
         if path:
             self._seen = _stamp(path)
             _warn_of_readers(path)
@@ -71,7 +84,7 @@ class Tokens:
             return
         self._seen = stamp
         try:
-            self._take(read_tokens(path))
+            self._take(read_tokens(path, self._scopes, self._flag))
         except ConfigError as error:
             logger.warning("tokens stay as they were: %s", error)
         else:
@@ -88,29 +101,29 @@ def open_tokens(path: str | None, environment: Mapping[str, str]) -> Tokens | No
     return Tokens(path, spoken) if path or spoken else None
 
 
-def read_tokens(path: str) -> list[Token]:
+def read_tokens(path: str, scopes: Sequence[Scope] = SERVER_SCOPES, flag: str = "--http-token-file") -> list[Token]:
     """One for each line of a file; a word behind it is its scope, and a line that begins with # is a comment.
 
     Raises ConfigError; the message never shows a token."""
     try:
         lines = Path(path).read_text(encoding="ascii").splitlines()
     except OSError as error:
-        raise ConfigError(f"--http-token-file {path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{flag} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"--http-token-file {path}: a token is plain ASCII") from None
+        raise ConfigError(f"{flag} {path}: a token is plain ASCII") from None
     tokens = []
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) > 2 or words[1:] not in ([], *([scope] for scope in Scope)):
+        if len(words) > 2 or words[1:] not in ([], *([scope] for scope in scopes)):
             raise ConfigError(
-                f"--http-token-file {path}, line {number}: expected a token without white space in it, and behind it "
-                f"nothing or its scope: {' or '.join(Scope)}"
+                f"{flag} {path}, line {number}: expected a token without white space in it, and behind it "
+                f"nothing or its scope: {' or '.join(scopes)}"
             )
         tokens.append(Token(words[0], Scope(words[1]) if words[1:] else Scope.FULL))
     if not tokens:
-        raise ConfigError(f"--http-token-file {path}: there is no token in it")
+        raise ConfigError(f"{flag} {path}: there is no token in it")
     return tokens
 
 

@@ -36,10 +36,10 @@ class LoopThread:
 
         What it raises is raised here, or TimeoutError when it takes too long; then the others are not run, and thread
         and loop are gone, unless it would not be cancelled."""
-        begun: Future[None] = Future()
+        ready: Future[None] = Future()
         # The hooks are known to the running thread alone: their owner must not be kept by its own thread's object.
         thread = threading.Thread(
-            target=self._run, args=(started, work, stopped, timeout_seconds, begun), name=self.name, daemon=True
+            target=self._run, args=(started, work, stopped, timeout_seconds, ready), name=self.name, daemon=True
         )
         try:
             thread.start()
@@ -48,14 +48,14 @@ class LoopThread:
             raise
         self._thread = thread
         try:
-            begun.result(timeout_seconds + STOP_SECONDS)
+            ready.result(timeout_seconds + STOP_SECONDS)
         except BaseException:
-            begun.cancel()
+            ready.cancel()
             if not self.join(2 * STOP_SECONDS):
                 logger.error("starting cannot be cancelled thread=%s; the thread is left behind", self.name)
             raise
         finally:
-            del begun  # it holds what was raised, which holds this frame
+            del ready  # it holds what was raised, which holds this frame
 
     def post(self, function: Callable[[], object]) -> bool:
         """Call it on the loop soon.  False, and it is not called, when the loop has ended.  Any thread; never blocks."""
@@ -73,8 +73,8 @@ class LoopThread:
 
     # In the thread.
 
-    def _run(self, started: Hook, work: Hook, stopped: Hook, timeout_seconds: float, begun: Future[None]) -> None:
-        life = self._loop.create_task(self._live(started, work, stopped, timeout_seconds, begun))
+    def _run(self, started: Hook, work: Hook, stopped: Hook, timeout_seconds: float, ready: Future[None]) -> None:
+        life = self._loop.create_task(self._live(started, work, stopped, timeout_seconds, ready))
         try:
             while not (life.done() or self._loop.is_closed()):
                 try:
@@ -85,25 +85,25 @@ class LoopThread:
             if life.done() and not life.cancelled() and (error := life.exception()):
                 logger.critical("an event loop ended too early thread=%s", self.name, exc_info=error)
         finally:
-            if not begun.done():
-                begun.set_exception(RuntimeError("the event loop ended"))
+            if not ready.done():
+                ready.set_exception(RuntimeError("the event loop ended"))
             self._loop.close()
 
     async def _live(
-        self, started: Hook, work: Hook, stopped: Hook, timeout_seconds: float, begun: Future[None]
+        self, started: Hook, work: Hook, stopped: Hook, timeout_seconds: float, ready: Future[None]
     ) -> None:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await started()
         except BaseException as error:  # noqa: BLE001 - it is raised where `start` waits
             await _end_background()
-            if begun.set_running_or_notify_cancel():
+            if ready.set_running_or_notify_cancel():
                 is_plain = isinstance(error, Exception)
-                begun.set_exception(error if is_plain else RuntimeError(f"the event loop ended: {error!r}"))
-            del begun  # as in `start`
+                ready.set_exception(error if is_plain else RuntimeError(f"the event loop ended: {error!r}"))
+            del ready  # as in `start`
             return
-        if begun.set_running_or_notify_cancel():
-            begun.set_result(None)
+        if ready.set_running_or_notify_cancel():
+            ready.set_result(None)
             await _outlast(work)
         try:
             async with asyncio.timeout(self.stop_seconds):

@@ -30,7 +30,7 @@ void die_by_default(int signal) {
 }
 
 // Python's faulthandler prints, puts back what was before it, and raises the signal again.  Where that was this handler, it
-// comes round a second time, and nobody is left to be asked.
+// comes a second time, and no other handler is left.
 void hand_on(int signal, siginfo_t* info, void* context) {
     const struct sigaction* next = previous.load(std::memory_order_acquire);
     const bool from_kernel = info->si_code > 0;

@@ -1,7 +1,7 @@
 // Turns a page of memory that vanishes under a copy into an answer instead of the end of the process.
 //
-// Memory that another process shares goes away when that process truncates its segment: whoever touches it then gets a
-// SIGBUS.  No check made beforehand can rule it out.
+// Memory that another process shares disappears when that process truncates its segment.  A thread that touches it then gets
+// a SIGBUS.  No check beforehand can exclude that.
 #pragma once
 
 namespace lmcache {

@@ -1,4 +1,4 @@
-// An array that grows without copying what is large: the system moves whole pages instead.
+// An array that grows without copying: the system moves whole pages where the array is large.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ public:
     Value& operator[](std::size_t at) { return data_[at]; }
     const Value& operator[](std::size_t at) const { return data_[at]; }
 
-    // New items have this value.  What is cut off keeps its room.
+    // New items have this value.  Shrinking releases no memory.
     void resize(std::size_t size, Value value) {
         if (size > capacity_) {
             const std::size_t larger = std::max(size, capacity_ + capacity_ / 2);

@@ -14,7 +14,7 @@ constexpr int PAGE_COPY_ABI = 1;
 constexpr lmcache::io::FaultGuard FAULT_GUARD{lmcache::install_fault_guard, lmcache::run_guarded};
 
 NB_MODULE(_kernels, module) {
-    // A server ends with its tables still in use, which is no leak worth a page on standard error.
+    // A server ends with its tables still in use, which is not worth a page about leaks on standard error.
     nanobind::set_leak_warnings(false);
     module.attr("KERNEL_ABI") = KERNEL_ABI;
     module.attr("PAGE_COPY_ABI") = PAGE_COPY_ABI;

@@ -41,14 +41,14 @@ std::uint64_t plus(std::uint64_t left, std::uint64_t right, const char* what) {
 void check_addresses(const std::vector<std::uint64_t>& addresses, std::uint64_t extent, const std::string& name) {
     for (std::size_t index = 0; index < addresses.size(); ++index) {
         const std::string which = name + "[" + text(index) + "]";
-        if (addresses[index] == 0) refuse(which + " is no address: it is 0");
-        if (addresses[index] > UINT64_MAX - extent) refuse(which + " and the " + text(extent) + " bytes behind it are no memory");
+        if (addresses[index] == 0) refuse(which + " is 0, which is not an address");
+        if (addresses[index] > UINT64_MAX - extent) refuse(which + " and the " + text(extent) + " bytes behind it run over the end of the address space");
     }
 }
 
 // Starting and joining a thread takes some 25 us; this many bytes take more than ten times that.
 constexpr std::uint64_t BYTES_PER_THREAD = std::uint64_t{4} << 20;
-// From here on the caches are of no use to what is written: it was not in them, and has left them when it is read.
+// From here on caches do not help: the target was not in them, and will have left them when it is read.
 constexpr std::uint64_t STREAMED_BYTES = std::uint64_t{512} << 10;
 
 // Processors read ahead by themselves, but not into another page: where runs are no longer than this, it shows.
@@ -68,7 +68,7 @@ public:
         return copy_.objects.size() * shape_.kv_axis * (copy_.end_layer - copy_.first_layer);
     }
 
-    // Copies planes until there is none left, or somebody has stopped.  Several threads may.
+    // Copies planes until none is left or a copy was stopped.  Several threads may call it.
     void take() {
         for (std::uint64_t plane; !stopped_ && (plane = next_.fetch_add(1, std::memory_order_relaxed)) < count();) {
             copy_plane(plane);

@@ -17,7 +17,7 @@ constexpr std::int64_t THREADS_LIMIT = 256;
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
 
-// A copy of a contiguous buffer of 8-byte integers, so that nobody can change it while the GIL is released.
+// A copy of a contiguous buffer of 8-byte integers: other threads may change the original while the GIL is released.
 template <typename Number> std::vector<Number> numbers_of(nb::handle object, const std::string& name) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_FULL_RO) != 0) throw nb::python_error();

@@ -8,7 +8,7 @@ namespace lmcache {
 
 namespace {
 
-constexpr std::size_t LONG_INPUT_BYTES = 2048;  // where giving the GIL away costs less than keeping it
+constexpr std::size_t LONG_INPUT_BYTES = 2048;  // where releasing the GIL costs less than keeping it
 
 // The bytes of a Python object, as long as this lives.
 class Bytes {
@@ -35,7 +35,7 @@ nb::tuple read_prompt(nb::handle frame, std::int64_t offset, std::int64_t count,
     if (chunk_tokens < 1) throw nb::value_error("chunk_tokens must be at least 1");
     const std::size_t begin = static_cast<std::size_t>(offset);
     if (count < 0) throw nb::value_error("count must not be negative");
-    // A token takes a byte or more, so that nobody gets more memory by a number than by what was really sent.
+    // A token takes a byte or more: a large count alone allocates no more memory than the bytes that were sent.
     if (static_cast<std::size_t>(count) > bytes.size() - begin) throw nb::value_error("the frame ends before the last token");
     const std::size_t chunk_bytes = last.size() != 0 ? TOKEN_BYTES * static_cast<std::size_t>(chunk_tokens) : 0;
     if (front.size() % TOKEN_BYTES != 0 || (chunk_bytes != 0 && front.size() >= chunk_bytes)) {

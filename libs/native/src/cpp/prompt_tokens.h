@@ -45,7 +45,7 @@ public:
             return true;
         }
         if (lead >= 0xE0) return fail(OUT_OF_RANGE);
-        if (lead < 0xCC || lead > 0xD3) return fail("a token is no integer");
+        if (lead < 0xCC || lead > 0xD3) return fail("a token is not an integer");
         const std::size_t size = std::size_t{1} << (lead & 3);
         if (static_cast<std::size_t>(end_ - at_) < 1 + size) return fail("the frame ends within a token");
         const std::uint64_t value = big_endian(at_ + 1, size);

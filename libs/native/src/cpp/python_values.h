@@ -33,7 +33,7 @@ private:
     PyObject** items_ = nullptr;
 };
 
-// The number, or -1 for an integer that is none of a slot.  Throws TypeError for anything that is no integer.
+// The number, or -1 for an integer that names no slot.  Throws TypeError for anything but an integer.
 inline std::int64_t number_of(PyObject* value) {
     if (!PyLong_Check(value)) throw nb::type_error("a slot is an integer");
     int overflow = 0;

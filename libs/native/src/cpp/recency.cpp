@@ -93,7 +93,7 @@ void Recency::append(const std::vector<std::uint32_t>& newest_last) {
     if (swept_ != 0 || log_.size() > DEAD_SHARE * known_ + SLACK) sweep(SWEPT_PER_TOUCH * newest_last.size() + 1);
 }
 
-// Look at so many more entries of the log and move those that live to its front.
+// Look at `steps` more entries of the log and move the live ones to its front.
 void Recency::sweep(std::size_t steps) {
     const std::size_t end = std::min(swept_ + steps, log_.size());
     for (std::size_t place = swept_; place < end; ++place) {

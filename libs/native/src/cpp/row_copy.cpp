@@ -49,7 +49,7 @@ void stream_sse2(std::byte* to, const std::byte* from, const Rows& rows) {
     }
 }
 
-// Wider stores still (AVX-512) are no faster: memory is the limit.
+// Wider stores still (AVX-512) bring nothing: memory is the limit.
 [[gnu::target("avx2")]] void stream_avx2(std::byte* to, const std::byte* from, const Rows& rows) {
     const std::byte* ahead = rows.ahead;
     for (std::uint64_t slot = 0; slot < rows.slots; ++slot) {

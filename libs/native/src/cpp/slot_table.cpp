@@ -111,7 +111,7 @@ void SlotTable::hold(nb::handle slots) {
 
 void SlotTable::release_one(std::uint32_t number, std::vector<std::uint32_t>& leaving) {
     Slot& slot = slots_[number];
-    if (slot.holds == 0) throw nb::value_error("a slot is released that nobody holds");
+    if (slot.holds == 0) throw nb::value_error("a slot is released that has no reference");
     if (--slot.holds == 0) {
         --held_;
         if (slot.flags != 0) leaving.push_back(number);

@@ -31,15 +31,15 @@ Operation = ReadOperation | WriteOperation | ReadFileOperation | WriteFileOperat
 
 Answer = tuple[int, int, bytes | None]
 """(token, result, digest).  The result is the number of bytes that were moved, or -errno: -ENODATA where a file has another
-length than was asked for or ends early, -ELOOP where something that is no plain file stands in its place."""
+length than was asked for or ends early, -ELOOP where the name belongs to something else than a plain file."""
 
 class IoEngine:
     """Moves bytes between memory and files, devices or other memory, many operations at a time, on threads of its own that
     never need the interpreter.
 
     Memory that an operation names must stay valid until its answer came; so must its descriptor.  `align` is 0 for buffered
-    I/O; otherwise the descriptor is (or the file is to be) opened with O_DIRECT, and address, offset and length that are no
-    multiple of it go through a bounce buffer, are counted, and come out right all the same.  `digest_from` is where in the
+    I/O; otherwise the descriptor is (or the file is to be) opened with O_DIRECT, and address, offset and length that are not
+    multiples of it go through a bounce buffer, are counted, and come out right all the same.  `digest_from` is where in the
     buffer the xxh3-128 begins that is computed while the bytes pass, and answered in canonical form; -1: none.  `sync` 0:
     nothing; 1: data (and for files the entry in the directory) are on the medium before the answer; 2: and with
     `head_bytes`, the rest before the head is written.
@@ -51,7 +51,7 @@ class IoEngine:
     def __init__(self, kind: str, workers: int, queue_depth: int, bytes_in_flight: int) -> None:
         """`kind`: "threads", "io_uring", or "auto" for io_uring where this kernel and build have it.  `workers` threads move
         bytes (of io_uring: open, link and copy).  Raises ValueError for what cannot be, OSError where io_uring was asked for
-        and is not to be had."""
+        and is not available."""
 
     @property
     def kind(self) -> str:
@@ -62,7 +62,7 @@ class IoEngine:
     def fileno(self) -> int:
         """An eventfd that polls readable while answers wait."""
     def register_memory(self, address: int, length: int) -> bool:
-        """Use this memory (L1's region) without pinning it anew for each operation.  False where that cannot be had (a limit on
+        """Use this memory (L1's region) without pinning it anew for each operation.  False where the kernel refuses (a limit on
         locked memory); operations in it work all the same.  The pages are pinned, and so allocated, until `close`; the memory
         must stay mapped as long."""
     def register_file(self, fd: int) -> bool:

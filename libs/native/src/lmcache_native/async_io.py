@@ -120,7 +120,7 @@ class AsyncIo:
     async def close(self, seconds: float) -> bool:
         """Close the engine: waiting operations fail with ECANCELED, running ones have this time to end.
 
-        True once no memory is touched any more, and all that were waiting have been told.  False when that takes longer;
+        True once no memory is touched any more, and every waiting caller has its answer.  False when that takes longer;
         then close it again."""
         self._submit()
         closed = await asyncio.to_thread(self._engine.close, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,28 @@ def test_a_copy_is_exact(rig: Rig, data: st.DataObject, length: int, source: int
     answer = rig.do_one(COPY, giver.address + source, taker.address + shift, length, head, begin)
     assert answer == (length, expected_digest(content, begin))
     assert bytes(taker.view) == bytes(shift) + content + bytes(ROOM - shift - length)
+
+
+@pytest.mark.parametrize("length", [8192, 64 * 1024, MIB])
+def test_the_digest_of_a_copy_is_that_of_the_bytes_that_were_written(rig: Rig, length: int) -> None:
+    """Also where the source changes meanwhile: memory of another process may."""
+    giver, taker = Memory(length), Memory(length)
+    patterns, ended = [noise(each, length) for each in (5, 6)], threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            for pattern in patterns:
+                giver.view[:] = pattern
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(300):
+            result, digest = rig.do_one(COPY, giver.address, taker.address, length, 0, 4096)
+            assert (result, digest) == (length, xxhash.xxh3_128_digest(taker.view[4096:]))
+    finally:
+        ended.set()
+        changing.join()
 
 
 @pytest.mark.parametrize("align", [0, 4096])

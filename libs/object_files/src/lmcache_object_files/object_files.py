@@ -150,7 +150,7 @@ class ObjectFiles:
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         """In the order of paths; the cursor is the last path that was looked at.  Reads one header page for each key, and
         leaves out what cannot be read.  Raises OSError where nothing can."""
-        keys: list[ObjectKey] = []
+        found: dict[ObjectKey, int] = {}
         fault: OSError | None = None
         for file in self.directory.files(cursor):
             if file.object_id is None or not self._index.may_hold(file.object_id):
@@ -161,12 +161,12 @@ class ObjectFiles:
                 fault = fault or error
                 continue
             if checked.outcome is Outcome.DONE and checked.key and media_path(checked.key) == file.path:
-                keys.append(checked.key)
-                if len(keys) == limit:
-                    return KeyPage(tuple(keys), file.path)
-        if fault is not None and not keys:
+                found[checked.key] = checked.size
+                if len(found) == limit:
+                    return KeyPage(tuple(found), file.path, tuple(found.values()))
+        if fault is not None and not found:
             raise fault
-        return KeyPage(tuple(keys), None)
+        return KeyPage(tuple(found), None, tuple(found.values()))
 
     # --- loading
 

@@ -82,7 +82,7 @@ class Recovery:
         yield from self._clear_left_behind()
 
     def _run(self) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             for rest in self.steps():
                 if self._stop.wait(rest):
@@ -92,7 +92,7 @@ class Recovery:
             return
         self._context.logger.info(
             "l2 directory known adapter=%s objects=%d bytes=%d seconds=%.1f",
-            self._context.name, len(self._index), self._index.room.used_bytes, time.monotonic() - begun,
+            self._context.name, len(self._index), self._index.room.used_bytes, time.monotonic() - started,
         )  # fmt: skip
 
     def _visit(self, places: list[_Place], unread: list[_Place]) -> Iterator[float]:

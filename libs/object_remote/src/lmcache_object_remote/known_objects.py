@@ -66,10 +66,6 @@ class KnownObjects:
         with self._lock:
             self._sights.pop(key.object_id, None)
 
-    def forget_all(self) -> None:
-        with self._lock:
-            self._sights.clear()
-
     def _note(self, key: ObjectKey, sight: Sight, seconds: float) -> None:
         object_id = key.object_id
         with self._lock:

@@ -114,7 +114,7 @@ class Ownership:
 
         Returns with `held` False where the owner of the record gave no sign of life for a fifth of its lease, but may
         still be there: `keep` goes on watching, and takes over when the lease is over."""
-        begun = self._clock.monotonic()
+        started = self._clock.monotonic()
         while True:
             await self._round()
             if self.held:
@@ -122,7 +122,7 @@ class Ownership:
                 return
             if self.other is not None and self._watch.is_alive:
                 raise ResourceError(self._refusal())
-            waited = self._clock.monotonic() - begun
+            waited = self._clock.monotonic() - started
             if waited >= self._watch.lease_seconds * _WATCH_SHARE:
                 self._logger.warning(
                     "%s: owned by %s; silent for %.0f s; waiting for the end of its lease of %.0f s, and until then "
@@ -162,7 +162,7 @@ class Ownership:
 
     async def _round(self) -> None:
         """Read the record, and write it where that is ours to do."""
-        begun = self._clock.monotonic()
+        claim_started = self._clock.monotonic()
         seen = await self._records.read()
         self._watch.saw(seen)
         if self._given_up:
@@ -174,7 +174,7 @@ class Ownership:
             # One that was not renewed in time is still ours where no other server has replaced it, and a comparison says so.
             await self._renew(seen)
         elif seen is None or self._watch.is_dead:
-            await self._claim_it(seen, begun)
+            await self._claim_it(seen, claim_started)
 
     async def _renew(self, seen: bytes | None) -> None:
         started = self._clock.monotonic()
@@ -184,7 +184,7 @@ class Ownership:
             if self._conditional or self.held:  # without a comparison, only while no other server can have followed
                 self._hold(started)
 
-    async def _claim_it(self, seen: bytes | None, begun: float) -> None:
+    async def _claim_it(self, seen: bytes | None, claim_started: float) -> None:
         started = self._clock.monotonic()
         data = self._next()
         if not await self._put(data, seen):
@@ -193,7 +193,7 @@ class Ownership:
             self._watch.saw(data)
             self._hold(started)
             return
-        was_quick = self._clock.monotonic() - begun <= self._lease * _SETTLE_SHARE
+        was_quick = self._clock.monotonic() - claim_started <= self._lease * _SETTLE_SHARE
         await self._sleep(self._lease * _SETTLE_SHARE)
         there = await self._records.read()
         self._watch.saw(there)
@@ -263,7 +263,7 @@ async def admit_guest(
     """May this server use the backend without owning it?  Raises ResourceError where an owner that does not share it gives
     a sign of life, for which this waits up to a fifth of its lease; and what the records raise."""
     watch = OwnerWatch(clock, place, LEASE_SECONDS, is_gone)
-    begun = clock.monotonic()
+    started = clock.monotonic()
     while True:
         watch.saw(await records.read())
         record = watch.record
@@ -274,6 +274,6 @@ async def admit_guest(
                 f"{place}: owned by {record.describe()}, which does not share it; "
                 "set 'shared' to true there, or give this server a prefix of its own"
             )
-        if clock.monotonic() - begun >= watch.lease_seconds * _WATCH_SHARE:
+        if clock.monotonic() - started >= watch.lease_seconds * _WATCH_SHARE:
             return
         await sleep(watch.lease_seconds * _WATCH_SHARE / 8)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import ObjectHeader, ObjectKey, inspect
+from lmcache_core import ObjectHeader, inspect
 from lmcache_object_slots.medium import SlotMedium
 
 
-async def keys_at(medium: SlotMedium, places: Sequence[tuple[bytes, int]]) -> tuple[ObjectKey, ...]:
-    """The keys of these objects (id and slot), as far as a header page says that one is there: others have gone meanwhile, or
-    cannot be read.  Raises OSError where none can be read."""
+async def headers_at(medium: SlotMedium, places: Sequence[tuple[bytes, int]]) -> list[ObjectHeader]:
+    """The headers of these objects (id and slot), as far as a header page says that one is there: others have gone
+    meanwhile, or cannot be read.  Raises OSError where none can be read."""
     pages = await pages_or_errors(medium, [slot for _, slot in places])
     errors = [page for page in pages.values() if isinstance(page, OSError)]
     if errors and len(errors) == len(pages):
         raise errors[0]
-    headers = {slot: inspect(page) for slot, page in pages.items() if isinstance(page, bytes)}
-    keys = {slot: header.key for slot, header in headers.items() if isinstance(header, ObjectHeader)}
-    return tuple(keys[slot] for object_id, slot in places if slot in keys and keys[slot].object_id == object_id)
+    checked = {slot: inspect(page) for slot, page in pages.items() if isinstance(page, bytes)}
+    headers = {slot: header for slot, header in checked.items() if isinstance(header, ObjectHeader)}
+    return [headers[slot] for object_id, slot in places if slot in headers and headers[slot].key.object_id == object_id]
 
 
 async def pages_or_errors(medium: SlotMedium, slots: Sequence[int]) -> dict[int, bytes | OSError]:

@@ -26,7 +26,7 @@ from lmcache_core import (
     inspect,
 )
 from lmcache_l2_adapter import AsyncL2Adapter
-from lmcache_object_slots.header_reads import keys_at
+from lmcache_object_slots.header_reads import headers_at
 from lmcache_object_slots.medium import SlotMedium
 from lmcache_object_slots.ownership import is_at
 from lmcache_object_slots.recovery import Recovery
@@ -199,8 +199,14 @@ class SlotAdapter(AsyncL2Adapter):
             raise ValueError(f"{cursor!r} is not a cursor of this listing")
         places = self._index.page(after, limit)
         assert self._loop is not None
-        keys = asyncio.run_coroutine_threadsafe(keys_at(self._medium, places), self._loop).result() if places else ()
-        return KeyPage(keys, places[-1][0].hex() if len(places) == limit else None)
+        headers = (
+            asyncio.run_coroutine_threadsafe(headers_at(self._medium, places), self._loop).result() if places else ()
+        )
+        return KeyPage(
+            tuple(header.key for header in headers),
+            places[-1][0].hex() if len(places) == limit else None,
+            tuple(HEADER_BYTES + header.stored_bytes for header in headers),
+        )
 
     def counters(self) -> Mapping[str, int]:
         """`objects`, `bytes` and `slots` now, of these `slots_free` and `slots_withheld` (something foreign, or unreadable);

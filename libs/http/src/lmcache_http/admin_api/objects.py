@@ -119,6 +119,8 @@ class ObjectEntry(Answer):
     payload_bytes: int | None = None
     slot_bytes: int | None = None
     """What it takes of L1."""
+    stored_bytes: int | None = None
+    """In a backend: its size with the header page, where the backend says it."""
 
 
 class ObjectsPage(Answer):

@@ -53,7 +53,7 @@ public:
         const unsigned long long made = PyLong_AsUnsignedLongLong(value);
         if (PyErr_Occurred() != nullptr) {
             PyErr_Clear();
-            fail(PyExc_ValueError, field, "is no address");
+            fail(PyExc_ValueError, field, "is not an address");
         }
         return reinterpret_cast<std::byte*>(made);
     }
@@ -121,7 +121,7 @@ void check_extent(const Fields& fields, const Operation& operation) {
     for (const std::byte* memory : {static_cast<const std::byte*>(operation.memory), source}) {
         const auto address = reinterpret_cast<std::uintptr_t>(memory);
         if (operation.length > 0 && (address == 0 || address > UINTPTR_MAX - operation.length)) {
-            fields.fail(PyExc_ValueError, "address", "and the length behind it are no memory");
+            fields.fail(PyExc_ValueError, "address", "and length run over the end of the address space");
         }
     }
     if (operation.offset > static_cast<std::uint64_t>(INT64_MAX) - operation.length) {

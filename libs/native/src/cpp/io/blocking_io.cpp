@@ -12,13 +12,13 @@ namespace lmcache::io {
 
 namespace {
 
-// So much is read and then hashed: of what comes through the page cache, no more than stays in a core's cache; of what the
-// medium writes to memory by itself, enough to keep it busy.
+// Bytes that are read before they are hashed.  Through the page cache: no more than stays in a core's cache.  With O_DIRECT:
+// enough to keep the medium busy.
 constexpr std::uint64_t CACHED_BLOCK = std::uint64_t{1} << 20;
 constexpr std::uint64_t DIRECT_BLOCK = std::uint64_t{4} << 20;
-// The first block of a file that nobody else reads by this descriptor; each further one is twice as long.  The kernel fetches
-// the first of what it is asked for in single pages and what it then fetches ahead in ever larger ones, which cost it less:
-// the sooner it is ahead, the better.  Where others read by the same descriptor it cannot see that we go on from here.
+// The first block of a file that has no other reader on this descriptor; each further one is twice as long.  The kernel
+// reads ahead in ever larger pieces, which cost less than the single pages that it begins with, so that a small first block
+// makes it read ahead soon.  Where others read by the same descriptor it does not recognize a sequence.
 constexpr std::uint64_t FIRST_BLOCK = std::uint64_t{128} << 10;
 
 struct Blocks {
@@ -28,7 +28,7 @@ struct Blocks {
 
 Blocks blocks_of(const Operation& operation, const OperationFile& file) {
     if (file.direct()) return {DIRECT_BLOCK, DIRECT_BLOCK};
-    // What the kernel was told to fetch is on its way already.
+    // The kernel fetches this part already.
     const bool grows = operation.kind == Kind::read_file && operation.read_ahead_bytes == 0;
     return {grows ? FIRST_BLOCK : CACHED_BLOCK, CACHED_BLOCK};
 }

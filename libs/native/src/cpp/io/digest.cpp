@@ -13,8 +13,10 @@ namespace lmcache::io {
 Digest::Digest() { XXH3_128bits_reset(&state_); }
 
 bool Digest::update(const std::byte* memory, std::uint64_t length) {
-    return guarded([&] { XXH3_128bits_update(&state_, memory, length); });
+    return guarded([=, this] { add(memory, length); });
 }
+
+void Digest::add(const std::byte* memory, std::uint64_t length) { XXH3_128bits_update(&state_, memory, length); }
 
 DigestBytes Digest::finish() const {
     XXH128_canonical_t canonical;

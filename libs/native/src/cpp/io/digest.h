@@ -14,6 +14,8 @@ public:
 
     // False where the memory vanished under it.
     bool update(const std::byte* memory, std::uint64_t length);
+    // The same where the caller guards.
+    void add(const std::byte* memory, std::uint64_t length);
     // In canonical form: big-endian.
     DigestBytes finish() const;
 

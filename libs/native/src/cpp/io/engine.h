@@ -12,7 +12,7 @@ namespace lmcache::io {
 
 class Engine {
 public:
-    // Throws std::system_error where threads, descriptors or a ring cannot be had.
+    // Throws std::system_error where threads, descriptors or a ring are not available.
     Engine(bool io_uring, unsigned workers, Limits limits);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
@@ -27,8 +27,8 @@ public:
     std::vector<Answer> fetch() { return exchange_.fetch(); }
     Counters counters() const { return exchange_.counters(); }
 
-    // Piece by piece, with other operations in between.  False where not all of it can be had, or the engine is closed
-    // meanwhile; then none of it is registered.
+    // Piece by piece, with other operations in between.  False where not all of it can be registered, or the engine is
+    // closed meanwhile; then none of it is registered.
     bool register_memory(std::byte* memory, std::uint64_t length);
     bool register_file(int fd);
     std::uint64_t registered_bytes() const { return registered_bytes_; }
@@ -38,10 +38,10 @@ public:
 
 private:
     Exchange exchange_;
-    std::shared_mutex mover_life_;  // held, shared, by whoever uses `mover_` from without
+    std::shared_mutex mover_life_;  // locked, shared, while a caller uses `mover_`
     std::unique_ptr<Mover> mover_;
     const char* kind_;
-    std::mutex registering_;  // whoever holds it registers memory
+    std::mutex registering_;  // locked while memory is registered
     std::atomic<std::uint64_t> registered_bytes_ = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace lmcache::io {
 
-// Pinning so much takes some milliseconds, in which a ring serves nobody.
+// Pinning this much takes some milliseconds, in which a ring serves no request.
 constexpr std::uint64_t MEMORY_PIECE_BYTES = std::uint64_t{1} << 26;
 
 class Mover {
@@ -22,7 +22,7 @@ public:
     // Any thread; does not block.  Each is answered through the exchange, and what it admits then is started.
     virtual void start(std::vector<Operation>&& operations) = 0;
 
-    // False where there is no use for it, or no room.  At most MEMORY_PIECE_BYTES at a time, and by one caller.
+    // False where registration is of no use, or the table is full.  At most MEMORY_PIECE_BYTES at a time, and by one caller.
     virtual bool register_memory(std::byte*, std::uint64_t) { return false; }
     // What was registered last.
     virtual void forget_memory(std::byte*, std::uint64_t) {}
@@ -30,7 +30,7 @@ public:
 };
 
 std::unique_ptr<Mover> make_thread_mover(Exchange& exchange, unsigned workers);
-// Throws std::system_error where this kernel has it not, or does not let us.
+// Throws std::system_error where this kernel does not have it or does not permit it.
 std::unique_ptr<Mover> make_ring_mover(Exchange& exchange, unsigned workers);
 bool has_io_uring();
 

@@ -11,7 +11,7 @@ namespace lmcache::io {
 
 namespace {
 
-// Nothing that stands in the place of a file may make us wait, lead us elsewhere or become our terminal.
+// Whatever has the name of the file must not make us wait (a pipe), lead elsewhere (a link) or become our terminal.
 constexpr int CAREFULLY = O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
 constexpr mode_t OWNER_ONLY = 0600;
 
@@ -117,7 +117,7 @@ int OperationFile::buffered_fd() {
     return buffered_fd_ = fd;
 }
 
-int OperationFile::give_up_direct() {
+int OperationFile::leave_direct() {
     const int fd = buffered_fd();
     if (fd < 0) return fd;
     fd_ = fd;

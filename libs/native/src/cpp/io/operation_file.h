@@ -18,10 +18,10 @@ public:
     int fd() const { return fd_; }
     // Was it opened for O_DIRECT, and has the medium taken that so far?
     bool direct() const { return direct_; }
-    // A second descriptor of the same file, without O_DIRECT, for what cannot be had with it.  -errno where there is none.
+    // A second descriptor of the same file, without O_DIRECT, for what O_DIRECT refuses.  -errno where there is none.
     int buffered_fd();
     // The medium refuses O_DIRECT as we do it: everything goes through the page cache from here on.  0, or -errno.
-    int give_up_direct();
+    int leave_direct();
 
     // 0, or -errno.  Blocks.
     int sync() const;

@@ -16,7 +16,7 @@ class Registrations {
 public:
     explicit Registrations(Ring& ring);
 
-    // Pins up to a piece of memory, which must not overlap what is registered already.  False where that cannot be had.
+    // Pins up to a piece of memory, which must not overlap registered memory.  False where the kernel refuses.
     bool add_memory(std::byte* memory, std::uint64_t length);
     // Of what was added last: the pieces that begin in this memory.
     void drop_memory(const std::byte* memory, std::uint64_t length);

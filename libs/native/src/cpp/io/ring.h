@@ -11,13 +11,13 @@ namespace lmcache::io {
 // All of it belongs to the thread that made it.
 class Ring {
 public:
-    // Room for so many requests at a time.  Throws std::system_error.
+    // With space for `entries` requests at a time.  Throws std::system_error.
     explicit Ring(unsigned entries);
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
     ~Ring();
 
-    // Does this kernel have what is used here, and let us?
+    // Whether this kernel has what is used here, and permits it.
     static bool works();
 
     // The next request, all zero; it goes to the kernel with the next `enter`.  No more than `entries` at a time.
@@ -35,7 +35,7 @@ public:
         }
     }
 
-    // Tables of `count` places, all empty at first.  False where they cannot be had.
+    // Tables of `count` places, all empty at first.  False where the kernel refuses.
     bool make_buffer_table(unsigned count);
     bool make_file_table(unsigned count);
     // Length 0 and fd -1 empty the place.

@@ -14,7 +14,7 @@ namespace lmcache::io {
 namespace {
 
 constexpr unsigned ENTRIES = 256;
-constexpr std::uint64_t WAKE = UINT64_MAX;  // the request that waits for somebody to wake us
+constexpr std::uint64_t WAKE = UINT64_MAX;  // the request that completes when another thread calls `wake`
 
 }  // namespace
 
@@ -71,7 +71,7 @@ private:
         if (!stopping_) ask_to_be_woken();
     }
 
-    // As many requests as there is room for, job by job.
+    // As many requests as the ring has space for, job by job.
     void fill() {
         while (!waiting_.empty() && !free_.empty()) {
             RingJob* job = waiting_.front();
@@ -128,7 +128,7 @@ private:
         advance(job);
     }
 
-    // Lets a job go on to what comes next for it, if that can be said already.
+    // Starts the next step of a job, if it is known already.
     void advance(RingJob* job) {
         if (job->may_hash() && !job->hashing) {
             job->hashing = true;
@@ -138,7 +138,7 @@ private:
         loop_.over_(Job(job));
     }
 
-    // One piece only: what has come meanwhile is to be answered, and the medium to be kept busy.
+    // One piece only, to answer meanwhile completed operations and to keep the medium busy.
     void hash_one() {
         if (hashable_.empty()) return;
         RingJob* const job = hashable_.front();
@@ -153,7 +153,7 @@ private:
     Registrations registrations_;
     std::deque<RingJob*> waiting_;   // with pieces to ask for
     std::deque<RingJob*> hashable_;  // with a piece to hash
-    // One place of the ring is the waking request's, and each piece is one request at most: so there is always room.
+    // One place of the ring is the waking request's, and each piece is one request at most: so there is always space.
     std::array<Piece, ENTRIES> pieces_;
     std::vector<unsigned> free_;
     std::uint64_t wakings_ = 0;

@@ -18,15 +18,15 @@ class RingLoop {
 public:
     using Job = std::unique_ptr<RingJob>;
 
-    // Called on the ring's thread with a job whose bytes were moved, or were not; -EINVAL and -EAGAIN say that the ring is no
-    // way for it.  It must not block.
+    // Called on the ring's thread with a job whose bytes were moved, or were not; -EINVAL and -EAGAIN say that the ring
+    // cannot do it.  It must not block.
     using Over = std::function<void(Job)>;
 
-    // Throws std::system_error where there is no ring to be had.
+    // Throws std::system_error where no ring is available.
     explicit RingLoop(Over over);
     RingLoop(const RingLoop&) = delete;
     RingLoop& operator=(const RingLoop&) = delete;
-    // Only once it has no job any more.
+    // Only after its last job.
     ~RingLoop();
 
     // From any thread.  The job's file must be open.

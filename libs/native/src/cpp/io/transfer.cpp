@@ -83,7 +83,7 @@ int Transfer::read(Range range) {
     // Another rule than `align`, or the end of a file that was none before: the page cache knows no rules.
     if (file_.direct()) {
         bounced_ = true;
-        if (const int failed = file_.give_up_direct(); failed != 0) return failed;
+        if (const int failed = file_.leave_direct(); failed != 0) return failed;
     }
     return read_fully(file_.fd(), operation_.memory + range.begin, range.length(), operation_.offset + range.begin);
 }
@@ -124,7 +124,7 @@ int Transfer::write(Range range) {
     if (result != -EINVAL) return result;
     if (file_.direct()) {
         bounced_ = true;
-        if (const int failed = file_.give_up_direct(); failed != 0) return failed;
+        if (const int failed = file_.leave_direct(); failed != 0) return failed;
     }
     return write_fully(file_.fd(), operation_.memory + range.begin, range.length(), operation_.offset + range.begin);
 }

@@ -45,7 +45,7 @@ Workers::Workers(unsigned count) {
 
 void Workers::post(std::vector<Task>&& tasks) {
     const std::size_t count = tasks.size();
-    // Told with the lock held: a task may be the last one, and all of this be gone once it is done.
+    // Notified with the lock held: this task may be the last one, and this object be destroyed when it is done.
     const std::lock_guard lock(mutex_);
     tasks_.insert(tasks_.end(), std::make_move_iterator(tasks.begin()), std::make_move_iterator(tasks.end()));
     count == 1 ? more_.notify_one() : more_.notify_all();
