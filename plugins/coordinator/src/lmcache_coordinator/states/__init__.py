@@ -1,0 +1,1 @@
+"""Where a coordinator keeps what operators said."""

@@ -1,0 +1,51 @@
+"""Conformance of the states that come with the coordinator, and what `--state` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_client.errors import ConfigError
+from lmcache_devkit import CoordinatorStateSuite
+from lmcache_fleet.state import parse_state
+
+
+class TestSqlite(CoordinatorStateSuite):
+    offer = "sqlite"
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Mapping[str, Any]:
+        return {"address": str(tmp_path / "state.db")}
+
+
+class TestMemory(CoordinatorStateSuite):
+    offer = "memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "fields"),
+    [
+        ("memory", "memory", {}),
+        ("state.db", "sqlite", {"address": "state.db"}),
+        ("/var/lib/a:b.db", "sqlite", {"address": "/var/lib/a:b.db"}),
+        ("sqlite:/a.db", "sqlite", {"address": "/a.db"}),
+        ("etcd:http://a:1,http://b:1", "etcd", {"address": "http://a:1,http://b:1"}),
+        ("redis://a:1/0", "redis", {"address": "//a:1/0"}),
+        (
+            '{"type": "etcd", "address": "http://a:1", "prefix": "x/"}',
+            "etcd",
+            {"address": "http://a:1", "prefix": "x/"},
+        ),
+    ],
+)
+def test_what_state_names(text: str, name: str, fields: Mapping[str, str]) -> None:
+    assert parse_state(text) == (name, fields)
+
+
+@pytest.mark.parametrize("text", ['{"type"', "{}", '{"type": 1}'])
+def test_json_that_names_no_state_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--state"):
+        parse_state(text)

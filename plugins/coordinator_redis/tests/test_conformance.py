@@ -1,0 +1,34 @@
+"""Conformance of the state in Redis, with the redis-server of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from lmcache_core import ConfigError
+from lmcache_devkit import CoordinatorStateSuite
+from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
+from tests.remote.redis_servers import RedisServer, redis_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
+        yield server
+
+
+class TestRedis(CoordinatorStateSuite):
+    offer = "redis"
+    examples = 5
+
+    @pytest.fixture
+    def settings(self, server: RedisServer) -> Mapping[str, Any]:
+        return {"address": f"redis://127.0.0.1:{server.port}/0"}
+
+
+@pytest.mark.parametrize("address", ["http://a:1", "redis://", "sentinel://a:1,b:2"])
+def test_a_wrong_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        OpenableOffer(installed_offer("coordinator_state", "redis"), {"address": address}).open()
