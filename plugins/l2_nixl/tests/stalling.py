@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from lmcache_l2_nixl.agent import Handle, NixlAgent
+from lmcache_nixl_agent.agent import Handle, NixlAgent
 
 
 def stall_nixl(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:

@@ -12,8 +12,8 @@ from lmcache_core import HEADER_BYTES, BorrowedBuffer, Outcome, ResourceError, c
 from lmcache_devkit import BorrowedMemory, L2Driver, adapter_context, object_key, payload_of
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
 from lmcache_devkit.l2_suite import put
-from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.open_file import OpenFile
+from lmcache_nixl_agent.agent import NixlAgent
 from plugins.l2_nixl.tests.conftest import OpenHere
 from plugins.l2_nixl.tests.test_pool import full, nothing, yes
 

@@ -12,9 +12,9 @@ import pytest
 
 from lmcache_devkit import BorrowedMemory, L2AdapterSuite, adapter_context
 from lmcache_devkit.l2.rig import OBJECT_BYTES
-from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreSettings
 from lmcache_l2_nixl.store import open_nixl_store
+from lmcache_nixl_agent.agent import NixlAgent
 from lmcache_object_slots import slot_adapter
 from plugins.l2_nixl.tests.object_stores import AZURITE, azurite, azurite_program, moto
 from plugins.l2_nixl.tests.stalling import stall_nixl

@@ -12,8 +12,8 @@ from lmcache_core import HEADER_BYTES, ConfigError, Outcome, ResourceError
 from lmcache_devkit import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
 from lmcache_devkit.l2_suite import put
-from lmcache_l2_nixl.agent import Handle, NixlAgent
 from lmcache_l2_nixl.config import SLOT_BYTES
+from lmcache_nixl_agent.agent import Handle, NixlAgent
 from plugins.l2_nixl.tests.conftest import OpenHere
 
 pytest.importorskip("nixl", reason="no build of NIXL is installed")

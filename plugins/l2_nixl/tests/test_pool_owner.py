@@ -11,11 +11,11 @@ import pytest
 
 from lmcache_core import ResourceError
 from lmcache_devkit import BorrowedMemory, adapter_context
-from lmcache_l2_nixl.agent import Extent, NixlAgent
-from lmcache_l2_nixl.flights import Transfer
-from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.pool_owner import RECORD_BYTES, PoolOwner, PoolRecords
-from lmcache_l2_nixl.transfers import TransferThread
+from lmcache_nixl_agent.agent import Extent, NixlAgent
+from lmcache_nixl_agent.flights import Transfer
+from lmcache_nixl_agent.own_memory import OwnMemory
+from lmcache_nixl_agent.transfers import TransferThread
 
 LEASE_SECONDS = 1.0
 OBJECT = "pool/.owner"

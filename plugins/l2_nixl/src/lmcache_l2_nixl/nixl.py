@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from typing import Final
 
 from lmcache_core import AdapterContext, BorrowedBuffer
-from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
 from lmcache_l2_nixl.config import FileParams
-from lmcache_l2_nixl.transfers import TransferThread
+from lmcache_nixl_agent.agent import Extent, NixlAgent, Registration, Segment
+from lmcache_nixl_agent.transfers import TransferThread
 
 STOP_SECONDS: Final = 5.0
 

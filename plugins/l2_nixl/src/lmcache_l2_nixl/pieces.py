@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from lmcache_l2_nixl.agent import Extent, Segment
-from lmcache_l2_nixl.flights import Transfer
+from lmcache_nixl_agent.agent import Extent, Segment
+from lmcache_nixl_agent.flights import Transfer
 
 BLOCK_BYTES: Final = 4096
 """Borrowed buffers are aligned to no more, and no common device asks for more."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from lmcache_core import HEADER_BYTES, AdapterContext, BorrowedBuffer, ResourceError
-from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
-from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.nixl import borrowed
 from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors, file_transfers
 from lmcache_l2_nixl.pool_medium import PoolMedium
-from lmcache_l2_nixl.transfers import TransferThread
+from lmcache_nixl_agent.agent import Extent, NixlAgent, Registration, Segment
+from lmcache_nixl_agent.flights import Transfer
+from lmcache_nixl_agent.transfers import TransferThread
 from lmcache_object_files import accepts_direct
 from lmcache_object_slots import FileRegion, Ownership, SlotGeometry
 

@@ -10,11 +10,11 @@ from typing import Final
 import xxhash
 
 from lmcache_core import HEADER_BYTES, BorrowedBuffer
-from lmcache_l2_nixl.agent import Extent
-from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.nixl import borrowed
-from lmcache_l2_nixl.own_memory import OwnMemory
-from lmcache_l2_nixl.transfers import TransferThread
+from lmcache_nixl_agent.agent import Extent
+from lmcache_nixl_agent.flights import Transfer
+from lmcache_nixl_agent.own_memory import OwnMemory
+from lmcache_nixl_agent.transfers import TransferThread
 from lmcache_object_slots import SlotGeometry
 
 HEADERS_AT_ONCE: Final = 64

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core import HEADER_BYTES, BorrowedBuffer
-from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
-from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.nixl import borrowed
-from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.pool_medium import PoolMedium
 from lmcache_l2_nixl.pool_owner import PoolOwner
-from lmcache_l2_nixl.transfers import TransferThread
+from lmcache_nixl_agent.agent import Extent, NixlAgent, Registration, Segment
+from lmcache_nixl_agent.flights import Transfer
+from lmcache_nixl_agent.own_memory import OwnMemory
+from lmcache_nixl_agent.transfers import TransferThread
 from lmcache_object_slots import SlotGeometry
 
 META_DEVICE: Final = 2**31

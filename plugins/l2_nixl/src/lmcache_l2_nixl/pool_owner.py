@@ -7,10 +7,10 @@ import errno
 from typing import Final
 
 from lmcache_core import AdapterContext, ResourceError
-from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
-from lmcache_l2_nixl.flights import Transfer
-from lmcache_l2_nixl.own_memory import OwnMemory
-from lmcache_l2_nixl.transfers import TransferThread
+from lmcache_nixl_agent.agent import Extent, NixlAgent, Registration, Segment
+from lmcache_nixl_agent.flights import Transfer
+from lmcache_nixl_agent.own_memory import OwnMemory
+from lmcache_nixl_agent.transfers import TransferThread
 from lmcache_object_remote import Ownership
 
 OWNER_DEVICE: Final = 2**31 + 1
