@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from lmcache_client import EngineKey, NoAnswerError
-from lmcache_vllm.server_port import Question, Server
+from lmcache_client import EngineKey, NoAnswerError, Operation
+from lmcache_vllm.server_port import AwaitedHandoff, Question, Server
 
 Content = tuple[Any, ...]
 """Of a chunk: for each KV cache group what lies in its slots."""
@@ -43,6 +43,10 @@ class FakeServer:
     ended: list[str] = field(default_factory=list)
     cleared: int = 0
     closed: bool = False
+    handed_over: list[tuple[str, str, tuple[Any, ...]]] = field(default_factory=list)
+    """What was said of hand-offs: operation, id and other arguments."""
+    handoff_over: Future[None] | None = None
+    """What lookups that have a hand-off wait for."""
     boots: int = 0
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class FakeServer:
         self.boots += 1
         self.chunk_tokens = chunk_tokens or self.chunk_tokens
         self.objects.clear()
-        self.server = Server(f"boot {self.boots}", self.chunk_tokens)
+        self.server = Server(f"boot {self.boots}", self.chunk_tokens, "own server")
 
     def go(self) -> None:
         """End: what it has is gone, and requests get no answer."""
@@ -99,7 +103,10 @@ class FakeServer:
 
     # ServerPort
 
-    def look_up(self, key: EngineKey) -> Question | None:
+    def hand_over(self, step: Operation, handoff_id: str, *facts: Any) -> None:
+        self.handed_over.append((step.name, handoff_id, facts))
+
+    def look_up(self, key: EngineKey, handoff: AwaitedHandoff | None = None) -> Question | None:
         if self.server is None:
             return None
         self.keys.append(key)
@@ -111,7 +118,7 @@ class FakeServer:
         accepted: Future[None] = Future()
         if self.accepts:
             accepted.set_result(None)
-        return Question(accepted, future)
+        return Question(accepted, future, self.handoff_over if handoff else None)
 
     def free(self, key: EngineKey) -> None:
         first, last = -(-key.start // self.chunk_tokens), key.end // self.chunk_tokens

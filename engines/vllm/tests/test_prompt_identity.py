@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from demo.engine_process import ENGINE_PYTHON
 from demo.environment import quiet_environment
+from lmcache_client.engine_key import PADDING
 from lmcache_vllm.prompt_identity import ITEM_TOKENS, Placeholder, PromptIdentity, placeholder_values
 
 CHUNK = 16
@@ -37,6 +38,37 @@ def test_a_prompt_grows() -> None:
     assert ids(identity, CHUNK) == tokens[:CHUNK]
     tokens[CHUNK:] = range(500, 500 + CHUNK)
     assert ids(identity, 2 * CHUNK) == tokens
+
+
+@settings(deadline=None)
+@given(TOKENS, st.integers(0, 3 * CHUNK), st.integers(0, 3 * CHUNK), st.data())
+def test_a_tail_has_the_name_of_its_own_tokens_alone(
+    tokens: list[int], end: int, other: int, data: st.DataObject
+) -> None:
+    """And so has each chunk before it, whatever else is looked up under the same beginning."""
+    identity = PromptIdentity(tokens, CHUNK)
+    padded = [*tokens[:end], *[PADDING] * (-end % CHUNK)]
+    assert ids(identity, end) == padded
+    changed = [*tokens[:other], *data.draw(st.lists(st.integers(0, 2**17), max_size=3 * CHUNK))]
+    found = ids(PromptIdentity(changed, CHUNK), len(changed))
+    alike = 0
+    while alike < min(len(padded), len(found)) and padded[alike : alike + CHUNK] == found[alike : alike + CHUNK]:
+        alike += CHUNK
+    shared = min(alike, end)
+    assert tokens[:shared] == changed[:shared]
+    assert alike <= end or len(changed) == end
+
+
+@settings(deadline=None)
+@given(st.integers(0, 4 * CHUNK), st.integers(0, 4 * CHUNK), st.integers(1, CHUNK), st.sampled_from([4, 8]))
+def test_a_tail_says_which_item_is_in_it(end: int, offset: int, length: int, block_tokens: int) -> None:
+    cat, dog = (PromptIdentity([1] * 5 * CHUNK, CHUNK, [Placeholder(name, offset, length)]) for name in ("cat", "dog"))
+    tail = cat.tail_end(end, block_tokens)
+    assert tail == dog.tail_end(end, block_tokens)
+    assert tail in (end // CHUNK * CHUNK, end // block_tokens * block_tokens)
+    if offset < tail and not cat.variant:
+        differing = [a != b for a, b in zip(ids(cat, tail), ids(dog, tail), strict=True)]
+        assert sum(differing) >= ITEM_TOKENS
 
 
 def test_long_chunks() -> None:

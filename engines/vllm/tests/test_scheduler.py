@@ -226,7 +226,7 @@ def test_a_step_waits_once_for_all_of_its_lookups() -> None:
             raise TimeoutError
 
     rig = Rig(replace(SETTINGS, eager_lookups=0), at_once=False, patience_seconds=0.002)
-    rig.server.look_up = lambda key: Question(Future(), Slow())  # type: ignore[method-assign]
+    rig.server.look_up = lambda *_: Question(Future(), Slow())  # type: ignore[method-assign]
     for step in (1, 2):
         for number in range(50):
             name = f"{step}.{number}"

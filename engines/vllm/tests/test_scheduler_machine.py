@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -33,6 +34,7 @@ class Schedules(RuleBasedStateMachine):
         reuses_at_once=st.booleans(),
         blocks=st.sampled_from([14, 30]),
         save_decode=st.booleans(),
+        save_tail=st.booleans(),
         at_once=st.booleans(),
         eager=st.sampled_from([0, 2]),
     )
@@ -44,13 +46,14 @@ class Schedules(RuleBasedStateMachine):
         reuses_at_once: bool,
         blocks: int,
         save_decode: bool,
+        save_tail: bool,
         at_once: bool,
         eager: int,
     ) -> None:
         self.time = 0.0
         self.server = FakeServer(CHUNK, answers_at_once=at_once)
         self.side = SchedulerSide(
-            Settings(lookup_timeout_ms=300, save_decode=save_decode, eager_lookups=eager),
+            Settings(lookup_timeout_ms=300, save_decode=save_decode, save_tail=save_tail, eager_lookups=eager),
             Placement("model", 1, 0),
             groups,
             self.server,
@@ -153,7 +156,8 @@ def test_schedules() -> None:
     run_state_machine_as_test(Schedules, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
 
 
-def test_a_repeated_prompt_is_loaded() -> None:
+@pytest.mark.parametrize(("save_tail", "loaded"), [(False, 24), (True, 28)])
+def test_a_repeated_prompt_is_loaded(save_tail: bool, loaded: int) -> None:
     """The machine's own check: without loads its checks would show nothing."""
     machine = Schedules()
     machine.start(
@@ -163,6 +167,7 @@ def test_a_repeated_prompt_is_loaded() -> None:
         reuses_at_once=False,
         blocks=30,
         save_decode=True,
+        save_tail=save_tail,
         at_once=True,
         eager=2,
     )
@@ -170,5 +175,5 @@ def test_a_repeated_prompt_is_loaded() -> None:
         machine.add([7] * 30, 3, "")
         for _ in range(6):
             machine.steps_without_delay()
-    assert machine.model.worker.loaded_tokens == 24
+    assert machine.model.worker.loaded_tokens == loaded
     machine.teardown()

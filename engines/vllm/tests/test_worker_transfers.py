@@ -28,7 +28,9 @@ from engines.vllm.tests.worker_kit import (
     until,
 )
 from lmcache_devkit import FakeEngine
+from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
+from lmcache_vllm.prompt_identity import PromptIdentity
 
 TOKENS = list(range(500, 500 + 4 * CHUNK_TOKENS))
 OPTIONS = ["--l1-size-gb", "0.0625", "--chunk-size", str(CHUNK_TOKENS), "--eviction-policy", "LRU"]
@@ -84,6 +86,37 @@ def test_what_was_stored_comes_back_into_other_blocks(server: ServerProcess, mak
         assert worker.counts["stores"] == worker.counts["loads"] == 1
         assert worker.counts["store_bytes"] == worker.counts["load_bytes"] == sum(array.nbytes for array in before)
         assert not worker.failed_blocks
+
+
+@pytest.mark.parametrize("make", [fused_hnd, two_groups])
+def test_a_tail_is_read_by_its_own_tokens_alone(server: ServerProcess, make: Callable[[], Paged]) -> None:
+    """One and a half chunks: what is behind them in the object is zeros, whatever lay in the blocks."""
+    paged, salt = make(), f"tail {make.__name__}"
+    end = CHUNK_TOKENS * 3 // 2
+    absent = [(CHUNK_TOKENS - end % CHUNK_TOKENS) // group.block_tokens for group in paged.groups]
+
+    def key(tokens: list[int], blocks: list[list[int]]) -> Transfer:
+        return replace(
+            transfer([0] * 2 * CHUNK_TOKENS, blocks, salt=salt),
+            tokens=PromptIdentity(tokens, CHUNK_TOKENS).encoded(len(tokens)),
+        )
+
+    with rig(server.port, paged) as worker:
+        there, elsewhere = tables(paged, 1, 2 * CHUNK_TOKENS), tables(paged, 6, 2 * CHUNK_TOKENS)
+        stored = [[*ids[: len(ids) - none], *[-1] * none] for ids, none in zip(there, absent, strict=True)]
+        before = paged.blocks_of([ids[: len(ids) - none] for ids, none in zip(there, absent, strict=True)])
+        worker.store(key(TOKENS[:end], stored))
+        worker.load(key(TOKENS[:end], elsewhere))
+        found = paged.blocks_of([ids[: len(ids) - none] for ids, none in zip(elsewhere, absent, strict=True)])
+        for expected, block in zip(before, found, strict=True):
+            np.testing.assert_array_equal(block, expected)
+        behind = paged.blocks_of([ids[len(ids) - none :] for ids, none in zip(elsewhere, absent, strict=True)])
+        assert behind
+        assert not any(block.any() for block in behind)
+        assert worker.counts["loads"] == 1
+        for other in (TOKENS[: end - BLOCK_TOKENS], TOKENS[: end + BLOCK_TOKENS], TOKENS[: 2 * CHUNK_TOKENS]):
+            worker.load(key(other, elsewhere))
+        assert worker.counts["failed_loads:missing"] == 3
 
 
 def test_the_stock_connector_reads_the_same_objects_and_the_other_way_round(server: ServerProcess) -> None:

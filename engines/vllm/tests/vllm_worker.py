@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.vllm_steps import Request, Step, Write, kv_of
+from lmcache_client.engine_key import PADDING
+from lmcache_kv_layout import NO_BLOCK
 from lmcache_vllm.metadata import Transfer, WorkerReport
 from lmcache_vllm.placement import CacheGroup
 
 EMPTY = "never written"
+ABSENT = "behind a tail"
 
 
 class StepResults(NamedTuple):
@@ -90,15 +95,17 @@ class WorkerModel:
         request = self._requests[store.request_id]
         chunk = self._server.chunk_tokens
         contents = []
+        tokens = msgspec.msgpack.decode(store.tokens)
         for number in range((store.end - store.start) // chunk):
             content: list[Any] = []
             for memory, group, ids in zip(self._memory, self._groups, store.block_ids, strict=True):
                 per_chunk = chunk // group.block_tokens
                 for block in ids[number * per_chunk : (number + 1) * per_chunk]:
                     assert block, "the null block is stored"
-                    content += self._slots(memory, group.block_tokens, block)
+                    absent = (ABSENT,) * group.block_tokens
+                    content += absent if block == NO_BLOCK else self._slots(memory, group.block_tokens, block)
             expected = [
-                kv_of(request.facts.cache_salt, request.truth, position)
+                ABSENT if tokens[position] == PADDING else kv_of(request.facts.cache_salt, request.truth, position)
                 for position in range(store.start + number * chunk, store.start + (number + 1) * chunk)
             ]
             assert content == expected * len(self._groups), f"{store.request_id} stores other KV than its own"
@@ -125,6 +132,7 @@ class WorkerModel:
                 size = group.block_tokens
                 for block in ids[number * chunk // size : (number + 1) * chunk // size]:
                     if block:
+                        assert ABSENT not in content[place : place + size], "what is behind a tail is loaded"
                         assert self._users[block] == 1, "a block that others share is overwritten"
                         memory[block] = dict(enumerate(content[place : place + size]))
                         self.loaded_tokens += size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from lmcache_kv_layout import NO_BLOCK
 from lmcache_vllm.placement import CacheGroup
 from lmcache_vllm.request_facts import BlockTable
 
@@ -14,14 +15,17 @@ NULL_BLOCK: Final = 0
 BlockIds = tuple[tuple[int, ...], ...]
 
 
-def to_load(table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, first: int) -> BlockIds:
-    """The blocks of `[start, end)`, with the null block for those before token `first` and where none is allocated."""
+def to_load(
+    table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, first: int, chunk_tokens: int
+) -> BlockIds:
+    """The blocks of the chunks that `[start, end)` is in, with the null block for those before token `first`, behind `end`
+    and where none is allocated."""
     chosen = []
     for blocks, group in zip(table, groups, strict=True):
         size = group.block_tokens
         before = (first - start) // size
         ids = blocks[start // size + before : end // size]
-        missing = (end - start) // size - before - len(ids)
+        missing = (end + -end % chunk_tokens - start) // size - before - len(ids)
         chosen.append((NULL_BLOCK,) * before + tuple(ids) + (NULL_BLOCK,) * missing)
     return tuple(chosen)
 
@@ -36,18 +40,17 @@ def written(new_blocks: Iterable[tuple[int, BlockTable]], groups: Sequence[Cache
 def to_store(
     table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, chunk_tokens: int
 ) -> Iterator[tuple[int, int, BlockIds]]:
-    """The longest ranges of chunks within `[start, end)` of which every group has every block. A group with a window
-    may have released blocks, whose chunks cannot be stored any more."""
+    """The longest ranges of chunks within `[start, end)` of which every group has every block; a last chunk that is not
+    whole is filled with `NO_BLOCK`. A group with a window may have released blocks, whose chunks cannot be stored any more."""
     run_start = start
     for chunk in range(start, end, chunk_tokens):
-        if not all(
-            _has(blocks, group, chunk, chunk + chunk_tokens) for blocks, group in zip(table, groups, strict=True)
-        ):
+        last = min(chunk + chunk_tokens, end)
+        if not all(_has(blocks, group, chunk, last) for blocks, group in zip(table, groups, strict=True)):
             if run_start < chunk:
-                yield run_start, chunk, _between(table, groups, run_start, chunk)
-            run_start = chunk + chunk_tokens
+                yield run_start, chunk, _between(table, groups, run_start, chunk, 0)
+            run_start = last
     if run_start < end:
-        yield run_start, end, _between(table, groups, run_start, end)
+        yield run_start, end, _between(table, groups, run_start, end, -end % chunk_tokens)
 
 
 def _has(blocks: Sequence[int], group: CacheGroup, start: int, end: int) -> bool:
@@ -55,8 +58,12 @@ def _has(blocks: Sequence[int], group: CacheGroup, start: int, end: int) -> bool
     return last <= len(blocks) and NULL_BLOCK not in blocks[start // group.block_tokens : last]
 
 
-def _between(table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int) -> BlockIds:
+def _between(table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, missing: int) -> BlockIds:
+    """With `NO_BLOCK` for the `missing` tokens behind `end`."""
     return tuple(
-        tuple(blocks[start // group.block_tokens : end // group.block_tokens])
+        (
+            *blocks[start // group.block_tokens : end // group.block_tokens],
+            *[NO_BLOCK] * (missing // group.block_tokens),
+        )
         for blocks, group in zip(table, groups, strict=True)
     )

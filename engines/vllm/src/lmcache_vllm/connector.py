@@ -23,17 +23,21 @@ from vllm.platforms import current_platform
 from lmcache_vllm.adapter_contents import AdapterContents
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
-from lmcache_vllm.engine_log import log_where_vllm_does
+from lmcache_vllm.handoffs import HandoffParams
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.metrics import NodePromMetrics, NodeStats
 from lmcache_vllm.model_identity import EngineIdentity, engine_identity
 from lmcache_vllm.placement import CacheGroup
+from lmcache_vllm.registration import log_where_vllm_does
 from lmcache_vllm.scheduler import SchedulerSide
 from lmcache_vllm.server_link import ServerLink
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.worker import WorkerSide
 
 logger = logging.getLogger(__name__)
+
+_COMPUTED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+"""States of a request whose prompt was computed."""
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +68,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         # A cache that fails costs its hit: the tokens are computed. vLLM reads this after it opened the connector.
         transfer_config.kv_load_failure_policy = "recompute"
         self._adapters = AdapterContents()
+        self._handoffs = HandoffParams(settings, transfer_config.engine_id)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -93,7 +98,8 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     # In the scheduler
 
     def on_new_request(self, request: Request) -> None:
-        self._scheduling.on_new_request(request_facts(request, self._adapters))
+        handoff = self._handoffs.read(request.kv_transfer_params, request.request_id)
+        self._scheduling.on_new_request(request_facts(request, self._adapters, handoff))
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduling.matched_tokens(request.request_id, num_computed_tokens)
@@ -113,12 +119,12 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         )
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        return self._scheduling.on_finished(request.request_id), None
+        return self._finished(request)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        return self._scheduling.on_finished(request.request_id), None
+        return self._finished(request)
 
     def reset_cache(self) -> bool:
         return self._scheduling.reset_cache()
@@ -188,6 +194,15 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         per_engine_labelvalues: dict[int, list[object]],
     ) -> KVConnectorPromMetrics:
         return NodePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def _finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
+        request_id, computed = request.request_id, request.status.name in _COMPUTED
+        tokens = self._scheduling.handed_over(request_id, computed=computed)
+        handoff = self._handoffs.read(request.kv_transfer_params, request_id)
+        params = None
+        if tokens is not None and handoff is not None:
+            params = self._handoffs.write(handoff, request_id, tokens, self._scheduling.server_name)
+        return self._scheduling.on_finished(request_id), params
 
     @property
     def _scheduling(self) -> SchedulerSide:

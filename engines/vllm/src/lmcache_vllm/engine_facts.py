@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lmcache_vllm.adapter_contents import AdapterContent, AdapterContents
+from lmcache_vllm.handoffs import Handoff
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.prompt_identity import Placeholder
 from lmcache_vllm.request_facts import RequestFacts, StepFacts
@@ -27,7 +28,7 @@ _LAYOUT_NAMES: Final = {"LBHNC": "HND", "LBNHC": "NHD"}
 """What others call vLLM's layouts in which each layer has a tensor to itself."""
 
 
-def request_facts(request: Any, adapters: AdapterContents) -> RequestFacts:
+def request_facts(request: Any, adapters: AdapterContents, handoff: Handoff | None = None) -> RequestFacts:
     """Of a vLLM Request."""
     lora = request.lora_request
     adapter = adapters.of(lora) if lora else AdapterContent()
@@ -44,6 +45,7 @@ def request_facts(request: Any, adapters: AdapterContents) -> RequestFacts:
         ),
         adapter=adapter.fingerprint,
         configs=configs,
+        handoff=handoff,
         looks_up=not request.skip_reading_prefix_cache,
         skip_reason=_skip_reason(request, salt, configs) or adapter.skip_reason,
     )

@@ -16,7 +16,8 @@ from typing import Any, Self
 class Transfer:
     """Move the chunks of `[start, end)` of one request between the paged blocks and the server.
 
-    Both bounds are multiples of `chunk_tokens`. A worker adds its model, world and shard, and has an engine key.
+    Both bounds are multiples of `chunk_tokens`; the last chunk may be a tail, whose key ends with padding. A worker adds its
+    model, world and shard, and has an engine key.
     """
 
     id: int
@@ -31,7 +32,7 @@ class Transfer:
     block_ids: tuple[tuple[int, ...], ...]
     """For each KV cache group the blocks of `[start, end)`, in order: `(end - start) // block_tokens` ids. In a load
     id 0 marks what must not be written: blocks that vLLM has already, may share, or did not allocate. A store
-    has no id 0."""
+    has no id 0; in its last chunk, -1 marks blocks that are not part of the tail and become zeros."""
     cache_salt: str = ""
     request_configs: Mapping[str, Any] | None = None
     variant: str = ""

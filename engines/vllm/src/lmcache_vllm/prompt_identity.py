@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from lmcache_client import encode_tokens
+from lmcache_client.engine_key import PADDING, encode_tokens
 from lmcache_kv_identity import fingerprint
 
 ITEM_TOKENS: Final = 5
@@ -69,24 +69,39 @@ class PromptIdentity:
         self.variant = fingerprint({"adapter": adapter, "items": short}) if adapter or short else ""
         """Of the model name; empty: the tokens say it all."""
 
-    def encoded(self, end: int) -> bytes:
-        """The msgpack array of the first `end` token ids; `end` is a multiple of the chunk."""
-        chunks = end // self._chunk_tokens
-        while len(self._ends) <= chunks:
-            self._encode_chunk(len(self._ends) - 1)
-        return _ARRAY32 + end.to_bytes(4, "big") + self._encoded[: self._ends[chunks]]
+    def tail_end(self, end: int, block_tokens: int) -> int:
+        """Where the whole blocks of the first `end` tokens end; where the whole chunks do if the tokens behind those do not
+        say which item they belong to."""
+        whole, tail = (end // tokens * tokens for tokens in (self._chunk_tokens, block_tokens))
+        unclear = any(max(whole, tail - ITEM_TOKENS + 1) <= offset < tail for offset, _ in self._overlays)
+        return whole if unclear else tail
 
-    def _encode_chunk(self, index: int) -> None:
-        start = index * self._chunk_tokens
-        end = start + self._chunk_tokens
+    def encoded(self, end: int) -> bytes:
+        """The msgpack array of the first `end` token ids. Where `end` is not a multiple of the chunk, the last chunk is
+        filled with padding."""
+        chunks, tail = divmod(end, self._chunk_tokens)
+        while len(self._ends) <= chunks:
+            first = (len(self._ends) - 1) * self._chunk_tokens
+            self._encoded += _integers(self._ids(first, first + self._chunk_tokens))
+            self._ends.append(len(self._encoded))
+        encoded = bytes(self._encoded[: self._ends[chunks]])
+        if tail:
+            padding = self._chunk_tokens - tail
+            encoded += _integers([*self._ids(end - tail, end), *[PADDING] * padding])
+            end += padding
+        return _ARRAY32 + end.to_bytes(4, "big") + encoded
+
+    def _ids(self, start: int, end: int) -> list[int]:
         ids = list(self._tokens[start:end])
         for offset, values in self._overlays:
             first, last = max(start, offset), min(end, offset + len(values))
             if first < last:
                 ids[first - start : last - start] = values[first - offset : last - offset]
-        array = encode_tokens(ids)
-        self._encoded += memoryview(array)[_header_bytes(len(ids)) :]
-        self._ends.append(len(self._encoded))
+        return ids
+
+
+def _integers(ids: list[int]) -> memoryview:
+    return memoryview(encode_tokens(ids))[_header_bytes(len(ids)) :]
 
 
 def _header_bytes(count: int) -> int:

@@ -1,4 +1,4 @@
-"""What vLLM calls, in each of its processes, because of the entry point `vllm.general_plugins`."""
+"""Where the connector enters vLLM: its name, by the entry point `vllm.general_plugins` in each process, and its log lines."""
 
 from __future__ import annotations
 
@@ -28,3 +28,14 @@ def register() -> None:
             logger.warning("%s is not available: %s has taken its name", NAME, known.__module__)
     except (AttributeError, TypeError) as error:
         logger.warning("%s is not available: this vLLM registers connectors in another way (%s)", NAME, error)
+
+
+def log_where_vllm_does() -> None:
+    """vLLM sets up its own logger alone, so that others' lines would be lost or bare. May be called again."""
+    own, engine = logging.getLogger(__package__), logging.getLogger("vllm")
+    for handler in engine.handlers:
+        if handler not in own.handlers:
+            own.addHandler(handler)
+    if engine.handlers:
+        own.setLevel(engine.getEffectiveLevel())
+        own.propagate = False

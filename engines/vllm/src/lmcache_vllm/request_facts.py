@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmcache_vllm.handoffs import Handoff
 from lmcache_vllm.prompt_identity import Placeholder
 
 BlockTable = Sequence[Sequence[int]]
@@ -26,6 +27,8 @@ class RequestFacts:
     """Content of the LoRA adapter that it is computed with; empty: none."""
     configs: Mapping[str, Any] | None = None
     """The `lmcache.*` entries of the request's kv_transfer_params."""
+    handoff: Handoff | None = None
+    """That it gives or takes."""
     looks_up: bool = True
     """False where vLLM would not use what is found."""
     skip_reason: str = ""

@@ -19,6 +19,8 @@ class RequestState:
     asked_at: float | None = None
     """When vLLM first wanted to know what was found; None until then."""
     may_look_up: bool = True
+    handoff_over: bool = False
+    """The hand-off that it takes was waited for."""
     computed: int = 0
     """Tokens that vLLM had itself when it got the hits."""
     allocated: bool = False
@@ -30,7 +32,7 @@ class RequestState:
     stores: set[int] = field(default_factory=set)
     """Transfers that may still read its blocks."""
     stored: int = 0
-    """Chunks before this token are on the server, or on their way there."""
+    """Chunks, and perhaps a tail, before this token are on the server, or on their way there."""
     server: Server | None = None
     """The one that `stored` and the identity are about."""
     known_to_server: bool = False
@@ -64,8 +66,13 @@ class RequestState:
         assert self._identity is not None, "use_server comes first"
         return self._identity.variant
 
+    def tail_end(self, end: int, block_tokens: int) -> int:
+        """As `PromptIdentity.tail_end`, on the server that was turned to."""
+        assert self._identity is not None, "use_server comes first"
+        return self._identity.tail_end(end, block_tokens)
+
     def encoded_tokens(self, end: int) -> bytes:
-        """The first `end` token ids as they stand in a key of the server that was turned to."""
+        """The first `end` token ids as they stand in a key of the server that was turned to, padded to whole chunks."""
         assert self._identity is not None, "use_server comes first"
         self.known_to_server = True
         return self._identity.encoded(end)

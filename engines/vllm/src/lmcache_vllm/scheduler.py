@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 
+from lmcache_client import EngineKey
 from lmcache_vllm import block_slices
 from lmcache_vllm.block_slices import NULL_BLOCK
+from lmcache_vllm.handoffs import GivenHandoffs
 from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
 from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
@@ -50,10 +53,14 @@ class SchedulerSide:
         self._stores = stores
         self._loads = loads
         self._saves_decode = settings.save_decode
+        self._tail_blocks = block_span(self._groups) if settings.save_tail else 0
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
         self._counters = Counters()
-        self._lookups = SchedulerLookups(settings, placement, port, self._counters, clock, patience_seconds)
+        self._lookups = SchedulerLookups(
+            settings, placement, port, self._counters, clock, patience_seconds, self._tail_blocks
+        )
         self._ledger = StoreCounters(workers)
+        self._given = GivenHandoffs(port)
         self._states: dict[str, RequestState] = {}
         self._ending: set[str] = set()  # requests that are over while workers load for them
         self._planned_loads: list[Transfer] = []
@@ -67,6 +74,9 @@ class SchedulerSide:
 
     def on_new_request(self, facts: RequestFacts) -> None:
         state = self._states[facts.request_id] = RequestState(facts)
+        if facts.handoff and facts.handoff.gives and not facts.skip_reason and self._stores:
+            key = partial(self._prompt_key, state)
+            self._given.begin(facts.request_id, facts.handoff.id, key)
         if facts.skip_reason:
             self._counters.add("skipped_requests", reason=facts.skip_reason)
         elif self._loads:
@@ -114,10 +124,10 @@ class SchedulerSide:
             self._lookups.free(lookup, 0, found)
             return
         start = state.computed // chunk * chunk
-        end = -(-(state.computed + external) // chunk) * chunk
+        end = min(-(-(state.computed + external) // chunk) * chunk, found)
         self._lookups.free(lookup, 0, start)
         self._lookups.free(lookup, end, found)
-        ids = block_slices.to_load(block_table, self._groups, start, end, state.computed)
+        ids = block_slices.to_load(block_table, self._groups, start, end, state.computed, chunk)
         self._planned_loads.append(self._transfer(state, self._ledger.new_id(), start, end, chunk, ids))
         state.loading = True
         self._counters.add("used_tokens", external)
@@ -149,6 +159,7 @@ class SchedulerSide:
             # were given out again are written.
             fence |= self._ledger.reading(self._given_out(step))
         for store, request_id in self._ledger.forget(fence):
+            self._given.store_over(request_id, store)
             if state := self._states.get(request_id):
                 state.stores.discard(store)
         return fence
@@ -170,16 +181,26 @@ class SchedulerSide:
             if computed + 1 < state.stored:  # a load failed: what it was for may be gone from the server
                 state.stored = computed // chunk * chunk
             # vLLM counts tokens ahead of what it has seen; the ones that it knows are written when the step ends.
-            end = min(computed + count, self._stored_at_most(state.facts)) // chunk * chunk
-            start = state.stored
-            if start >= end:
+            end = self._stored_now(state, computed + count, chunk)
+            if state.stored >= end:
                 continue
-            state.stored = end
+            start, state.stored = state.stored // chunk * chunk, end
             table = step.block_table(request_id)
             for first, last, ids in block_slices.to_store(table, self._groups, start, end, chunk):
                 store = self._ledger.begin(request_id, frozenset(chain(*ids)))
                 state.stores.add(store)
+                self._given.store_begins(request_id, store, -(-last // chunk))
                 yield self._transfer(state, store, first, last, chunk, ids)
+
+    def _stored_now(self, state: RequestState, written: int, chunk: int) -> int:
+        """The end of whole chunks among the tokens of which `written` are there; that of the prompt's tail once all of it
+        is, and as long as its chunk is not whole."""
+        most = self._stored_at_most(state.facts)
+        whole = min(written, most) // chunk * chunk
+        if not self._tail_blocks:
+            return whole
+        tail = state.tail_end(min(most, state.facts.prompt_tokens), self._tail_blocks)
+        return tail if whole < tail <= written else whole
 
     def _stored_at_most(self, facts: RequestFacts) -> int:
         known = len(facts.tokens)
@@ -191,7 +212,9 @@ class SchedulerSide:
     def _transfer(
         state: RequestState, number: int, start: int, end: int, chunk: int, ids: block_slices.BlockIds
     ) -> Transfer:
+        """`end`: of the tokens; the transfer's is that of their last chunk."""
         facts, tokens, salt = state.facts, state.encoded_tokens(end), state.facts.cache_salt
+        end += -end % chunk
         return Transfer(number, facts.request_id, tokens, start, end, chunk, ids, salt, facts.configs, state.variant)
 
     # After each step
@@ -208,6 +231,7 @@ class SchedulerSide:
             return
         self._use_names(report.model_names)
         for store, request_id in self._ledger.note(report):
+            self._given.store_over(request_id, store)
             if state := self._states.get(request_id):
                 state.stores.discard(store)
         for request_id in report.failed_loads:
@@ -232,6 +256,18 @@ class SchedulerSide:
         logger.info("the KV cache is shared under model_name=%s", name)
 
     # The end
+
+    def handed_over(self, request_id: str, *, computed: bool) -> int | None:
+        """How many tokens of a request that is over another engine finds, when its stores are over; None where it hands
+        nothing over. Comes before `on_finished`. `computed`: its prompt was, as a whole."""
+        state = self._states.get(request_id)
+        if state is None or state.facts.handoff is None or not self._given.knows(request_id):
+            return None
+        if not computed:
+            self._given.cancel(request_id)
+            return None
+        self._given.finish(request_id, set(state.stores))
+        return state.stored
 
     def on_finished(self, request_id: str) -> bool:
         """Whether vLLM has to keep the request's blocks because stores read them; workers tell it when they are over."""
@@ -271,11 +307,21 @@ class SchedulerSide:
 
     def close(self) -> None:
         """Give back what is held for requests, and disconnect."""
+        self._given.cancel_all()
         for request_id, state in self._states.items():
             if state.known_to_server:
                 self._port.end(request_id)
         self._states.clear()
         self._port.close()
+
+    @property
+    def server_name(self) -> str:
+        """Of the server that is there; empty: none is, or it has none."""
+        server = self._port.server
+        return server.instance_id if server else ""
+
+    def _prompt_key(self, state: RequestState) -> EngineKey | None:
+        return self._lookups.prompt_key(state, self._server)
 
     @property
     def _server(self) -> Server | None:

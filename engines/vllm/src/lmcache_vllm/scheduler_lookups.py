@@ -37,8 +37,11 @@ class SchedulerLookups:
         counters: Counters,
         clock: Callable[[], float],
         patience_seconds: float,
+        tail_blocks: int = 0,
     ) -> None:
+        """`tail_blocks`: tokens of a block, where the blocks behind the last whole chunk are looked up, too."""
         self._placement = placement
+        self._tail_blocks = tail_blocks
         self._port = port
         self._counters = counters
         self._clock = clock
@@ -87,11 +90,20 @@ class SchedulerLookups:
         finally:
             self._patience_left -= self._clock() - now
         if hit_tokens is not None:
+            state.handoff_over = True
             self._counters.add("lookup_seconds", lookup.seconds)
             self._counters.add("hit_tokens", hit_tokens)
-        elif now - max(lookup.sent_at, state.asked_at) >= (self._load_timeout if lookup.is_accepted else self._timeout):
+        elif lookup.waited(now, state.asked_at) >= (self._load_timeout if lookup.is_accepted else self._timeout):
             return self._abandon(state, "timeout")
         return hit_tokens
+
+    def prompt_key(self, state: RequestState, server: Server | None) -> EngineKey | None:
+        """Of all that can be stored of its prompt, tail included. None as long as that cannot be named, and for nothing."""
+        if server is None or not self._placement.model_name or state.facts.skip_reason:
+            return None
+        state.use_server(server)
+        end = self._end(state, server, state.facts.prompt_tokens)
+        return self._key(state, end, end + -end % server.chunk_tokens) if end else None
 
     def forget(self, state: RequestState) -> None:
         """Release what was found for it, or will be. A later question for it is a new lookup."""
@@ -100,8 +112,9 @@ class SchedulerLookups:
             state.lookup = None
 
     def free(self, lookup: Lookup, start: int, end: int) -> None:
-        """Release the chunks of `[start, end)`."""
+        """Release the chunks of `[start, end)`, and the tail if it ends there."""
         if start < end:
+            end += -end % lookup.server.chunk_tokens
             self._port.free(msgspec.structs.replace(lookup.key, token_ids=_NO_TOKENS, start=start, end=end))
 
     def _send(self, state: RequestState, server: Server | None) -> Lookup | None:
@@ -109,18 +122,25 @@ class SchedulerLookups:
         facts = state.facts
         if server is None or not self._placement.model_name or not _looks_up(state):
             return None
-        end = len(facts.tokens) // server.chunk_tokens * server.chunk_tokens
+        state.use_server(server)
+        end = self._end(state, server, len(facts.tokens))
         if not end:
             return None
-        state.use_server(server)
-        key = self._key(state, end)
-        question = self._port.look_up(key)
+        key = self._key(state, end, end + -end % server.chunk_tokens)
+        handoff = facts.handoff
+        question = self._port.look_up(key, None if handoff is None or handoff.gives or state.handoff_over else handoff)
         if question is None:
             return None
         self._counters.add("lookups")
         self._counters.add("lookup_tokens", end)
-        state.lookup = Lookup(key, server, question, self._clock)
+        state.lookup = Lookup(key, end, server, question, self._clock)
         return state.lookup
+
+    def _end(self, state: RequestState, server: Server, tokens: int) -> int:
+        """Of what can be stored of the first `tokens`."""
+        if self._tail_blocks:
+            return state.tail_end(tokens, self._tail_blocks)
+        return tokens // server.chunk_tokens * server.chunk_tokens
 
     def _abandon(self, state: RequestState, reason: str) -> int:
         self._counters.add("failed_lookups", reason=reason)
@@ -129,7 +149,7 @@ class SchedulerLookups:
         state.may_look_up = False
         return 0
 
-    def _key(self, state: RequestState, end: int) -> EngineKey:
+    def _key(self, state: RequestState, end: int, chunks_end: int) -> EngineKey:
         facts, place = state.facts, self._placement
         return EngineKey(
             model_name=with_variant(place.model_name, state.variant),
@@ -137,7 +157,7 @@ class SchedulerLookups:
             worker_id=None,
             token_ids=msgspec.Raw(state.encoded_tokens(end)),
             start=0,
-            end=end,
+            end=chunks_end,
             request_id=facts.request_id,
             cache_salt=facts.cache_salt,
             request_configs=dict(facts.configs) if facts.configs else None,

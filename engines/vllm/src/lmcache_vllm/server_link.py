@@ -22,7 +22,9 @@ from lmcache_client import (
     ServerChange,
     ServerHello,
 )
-from lmcache_vllm.server_port import Question, Server
+from lmcache_client.handoff import HANDOFF_WAIT
+from lmcache_vllm.handoff_wait import HandoffWaits
+from lmcache_vllm.server_port import AwaitedHandoff, Question, Server
 from lmcache_vllm.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class ServerLink:
             self._channel = EngineChannel(settings.url, settings.timeout_seconds)
         except LMCacheError as error:
             raise ValueError(f"lmcache.url: {error}") from None
+        self._waits = HandoffWaits(self._channel, self._ask, settings.handoff_progress_seconds)
+        self._hands_over = False
         self._heartbeat = Heartbeat(self._channel, self._on_change, interval_seconds=settings.heartbeat_seconds)
         first = self._channel.submit(HELLO, ClientHello(_CLIENT), timeout_seconds=_FIRST_HELLO_SECONDS)
         first.add_done_callback(self._on_first_hello)
@@ -59,22 +63,31 @@ class ServerLink:
     def losses(self) -> int:
         return self._losses
 
-    def look_up(self, key: EngineKey) -> Question | None:
-        seconds = _LOOKUP_WAIT_SECONDS + self._channel.timeout_seconds
+    def look_up(self, key: EngineKey, handoff: AwaitedHandoff | None = None) -> Question | None:
+        self._waits.forget(key.request_id)
         try:
-            accepted = self._channel.submit(LOOKUP, key, 1)
-            chunks = self._channel.submit(
-                WAIT_PREFETCH_STATUS, key.request_id, _LOOKUP_WAIT_SECONDS, timeout_seconds=seconds
-            )
-            return Question(accepted, chunks)
+            return self._waits.begin(key, handoff) if handoff and self._hands_over else self._ask(key)
         except LMCacheError as error:
             logger.warning("lookup was not sent request=%s error=%s", key.request_id, error)
             return None
 
+    def _ask(self, key: EngineKey) -> Question:
+        seconds = _LOOKUP_WAIT_SECONDS + self._channel.timeout_seconds
+        accepted = self._channel.submit(LOOKUP, key, 1)
+        chunks = self._channel.submit(
+            WAIT_PREFETCH_STATUS, key.request_id, _LOOKUP_WAIT_SECONDS, timeout_seconds=seconds
+        )
+        return Question(accepted, chunks)
+
     def free(self, key: EngineKey) -> None:
         self._send(FREE_LOOKUP_LOCKS, key, 1)
 
+    def hand_over(self, step: Operation, handoff_id: str, *facts: Any) -> None:
+        if self._hands_over:
+            self._send(step, handoff_id, *facts)
+
     def end(self, request_id: str) -> None:
+        self._waits.forget(request_id)
         self._send(END_SESSION, request_id)
 
     def clear(self) -> bool:
@@ -116,7 +129,9 @@ class ServerLink:
     def _adopt(self, hello: ServerHello | None) -> None:
         if hello is None or hello.chunk_tokens <= 0:
             return
-        self._server = Server(hello.boot_id, hello.chunk_tokens)
+        self._hands_over = HANDOFF_WAIT.name in hello.operations
+        self._waits.own_server = hello.instance_id
+        self._server = Server(hello.boot_id, hello.chunk_tokens, hello.instance_id)
         logger.info(
             "server is there endpoint=%s version=%s chunk_tokens=%d",
             self._channel.endpoint,

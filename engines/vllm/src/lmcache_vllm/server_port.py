@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from lmcache_client import EngineKey
+from lmcache_client import EngineKey, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,8 @@ class Server:
 
     boot_id: str
     chunk_tokens: int
+    instance_id: str = ""
+    """Its name among servers."""
 
 
 class Question(NamedTuple):
@@ -24,6 +26,23 @@ class Question(NamedTuple):
     """Done when the server has taken it, and looks in its backends for what its memory does not have."""
     chunks: Future[int | None]
     """What it found; None if it still looks after a long time."""
+    handoff_over: Future[None] | None = None
+    """Done when the hand-off was waited for, and the server is asked; None where there is nothing to wait for."""
+
+
+class AwaitedHandoff(Protocol):
+    """What a lookup waits for."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def may_open_later(self) -> bool:
+        """It is waited for although the server does not know it yet."""
+
+    @property
+    def server(self) -> str:
+        """The name of the server that has it; empty: this engine's own."""
 
 
 class ServerPort(Protocol):
@@ -37,15 +56,18 @@ class ServerPort(Protocol):
     def losses(self) -> int:
         """How often it was lost."""
 
-    def look_up(self, key: EngineKey) -> Question | None:
-        """Ask for the longest prefix of the key's range, and hold it. The futures get an LMCacheError where no answer
-        can be expected any more. None: the server cannot be asked."""
+    def look_up(self, key: EngineKey, handoff: AwaitedHandoff | None = None) -> Question | None:
+        """Ask for the longest prefix of the key's range, and hold it, as soon as the hand-off is over. The futures get an
+        LMCacheError where no answer can be expected any more. None: the server cannot be asked."""
 
     def free(self, key: EngineKey) -> None:
         """Release the chunks of the key's range that its lookup holds."""
 
     def end(self, request_id: str) -> None:
         """The request is over, and so are its lookup and what that holds."""
+
+    def hand_over(self, step: Operation, handoff_id: str, *facts: Any) -> None:
+        """Say how far a hand-off is: an operation of `lmcache_client.handoff`, and its other arguments."""
 
     def clear(self) -> bool:
         """Have nothing found any more; what others hold goes with their last hold. Waits for the answer, for a bounded time:

@@ -30,6 +30,12 @@ class Settings:
     """Number of requests that are looked up while they still wait in vLLM's queue; what is found is held for them."""
     save_decode: bool = False
     """Store what a model generated as well, not only prompts."""
+    save_tail: bool = False
+    """Store and look up the whole blocks behind a prompt's last whole chunk as one more object."""
+    pd_role: str = "none"
+    """`producer` (also `sender`) gives hand-offs, `receiver` takes them, `both` does both; with a role, tails are saved."""
+    handoff_progress_seconds: float = 5.0
+    """How long a request waits for a hand-off of which nothing new is stored."""
     share_with_stock: bool = False
     """Use the stock connector's model name, which does not say what the bytes mean."""
 
@@ -53,6 +59,8 @@ class Settings:
             if "url" in given:
                 raise ValueError("'lmcache.url' is given beside 'lmcache.host' or 'lmcache.port': give one of them")
             given["url"] = _joined(host or "127.0.0.1", port or 5555)
+        if given.get("pd_role", "none") != "none":
+            given["save_tail"] = True
         return cls(**given)
 
 
@@ -97,6 +105,19 @@ def _seconds(key: str, value: Any) -> float:
     return float(value)
 
 
+def _pd_role(key: str, value: Any) -> str:
+    if value not in _PD_ROLES:
+        raise ValueError(f"'{key}' is {value!r}; it is one of {', '.join(_PD_ROLES)}")
+    return _PD_ROLES[value]
+
+
+_PD_ROLES: Final = {
+    "none": "none",
+    "producer": "producer",
+    "sender": "producer",
+    "receiver": "receiver",
+    "both": "both",
+}
 _READERS: Final = {
     "url": _url,
     "host": _text,
@@ -107,6 +128,9 @@ _READERS: Final = {
     "heartbeat_seconds": _seconds,
     "eager_lookups": _count,
     "save_decode": _flag,
+    "save_tail": _flag,
+    "pd_role": _pd_role,
+    "handoff_progress_seconds": _seconds,
     "share_with_stock": _flag,
 }
 

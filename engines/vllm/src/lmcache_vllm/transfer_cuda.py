@@ -62,9 +62,11 @@ class DeviceCopier:
         pages, torch = self._pages[id(group)], self._torch
         _check(group, blocks, chunks)
         with self._running(self._streams[0]) as stream:
-            ids = torch.tensor(list(blocks), dtype=torch.int64, device=self._device)
+            absent = [place for place, block in enumerate(blocks) if block == _NO_BLOCK]
+            ids = torch.tensor([max(0, block) for block in blocks], dtype=torch.int64, device=self._device)
             # [chunk][kv and layer][block][slot][head][word]: what a chunk's region is, for each chunk
             staged = torch.stack([page.index_select(0, ids) for page in pages])
+            staged[:, absent] = 0
             per_chunk = len(blocks) // len(chunks)
             staged = staged.unflatten(1, (len(chunks), per_chunk)).transpose(0, 1).contiguous()
             hosts = [self._host(address, staged[0]) for address in chunks]
@@ -72,7 +74,7 @@ class DeviceCopier:
                 host.copy_(chunk, non_blocking=True)
             if stream is not None:
                 stream.synchronize()
-        return int(staged.numel()) * int(staged.element_size())
+        return int(staged.numel()) * int(staged.element_size()) // len(blocks) * (len(blocks) - len(absent))
 
     def scatter(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int:
         pages, torch = self._pages[id(group)], self._torch

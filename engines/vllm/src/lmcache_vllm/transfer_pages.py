@@ -98,8 +98,8 @@ class ChunkPages:
             yield chunks[start : start + size]
 
     def gather(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
-        """Copy chunks out of their blocks. `chunks` are counted from the start of the tables, `addresses` where each of
-        them belongs. Raises ValueError for a null block: its chunk would have a hole."""
+        """Copy chunks out of their blocks, zeros for `NO_BLOCK`. `chunks` are counted from the start of the tables,
+        `addresses` where each of them belongs. Raises ValueError for a null block: its chunk would have a hole."""
         moved = 0
         for region in self._regions:
             blocks = _blocks(tables, region, chunks)

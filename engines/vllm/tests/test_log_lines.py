@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmcache_vllm.engine_log import log_where_vllm_does
+from lmcache_vllm.registration import log_where_vllm_does
 
 OWN, ENGINE = logging.getLogger("lmcache_vllm"), logging.getLogger("vllm")
 
