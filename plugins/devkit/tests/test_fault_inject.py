@@ -15,7 +15,7 @@ from lmcache_core import Capability, Outcome
 from lmcache_core.app.open_l2 import open_adapter
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
-from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.contracts.settings import validate
 from lmcache_devkit import (
     BorrowedMemory,

@@ -49,12 +49,12 @@ def test_stores_and_loads_share_its_bandwidth() -> None:
     memory = BorrowedMemory()
     adapter = opened(memory, OBJECT_BYTES / 0.05)
     driver = L2Driver(adapter)
-    begun = time.monotonic()
+    started = time.monotonic()
     assert driver.store(whole(memory, 1)) == (DONE,)
     jobs = [driver.submit_store([whole(memory, number)]) for number in (2, 3)]
     jobs += [driver.submit_load([(object_key(1), memory.lend(OBJECT_BYTES))])]
     assert [driver.finish(job) for job in jobs] == [(DONE,)] * 3
-    assert time.monotonic() - begun >= 4 * 0.05
+    assert time.monotonic() - started >= 4 * 0.05
     adapter.close(5)
 
 

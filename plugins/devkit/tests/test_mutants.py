@@ -7,8 +7,22 @@ from types import ModuleType
 
 import pytest
 
-from lmcache_devkit import HttpRoutesSuite, L1MemorySuite, ServiceSuite, SubscriberSuite
-from plugins.devkit.tests.mutants import http_routes, l1_memories, services, subscribers
+from lmcache_devkit import (
+    HttpRoutesSuite,
+    L1MemorySuite,
+    L2EvictionSuite,
+    ServiceSuite,
+    SubscriberSuite,
+    TransferChannelSuite,
+)
+from plugins.devkit.tests.mutants import (
+    http_routes,
+    l1_memories,
+    l2_evictions,
+    services,
+    subscribers,
+    transfer_channels,
+)
 from plugins.devkit.tests.mutants.planted import Outcome, Planted, assert_killed, run_checks
 from plugins.devkit.tests.mutants.tables import TABLES, run_table
 
@@ -33,6 +47,14 @@ ALWAYS = {
     "AddsWhatIsAskedFor",
     "AsksTheServerAtOnce",
     "KeepsItsFile",
+    "SkipsNothing",
+    "ForgetsNothing",
+    "Writes",
+    "KeepsTheBuffersOfStores",
+    "Deletes",
+    "RemembersItsHits",
+    "LooksForNoUse",
+    "BelievesThatItWorked",
 }
 """Of the tables beside that of the L2 adapters on one file each, what `make test` plants, too; the others are slow tests."""
 
@@ -84,8 +106,10 @@ def test_other_subscribers_that_are_right_pass(right: str, tmp_path: Path) -> No
     [
         (HttpRoutesSuite, http_routes),
         (L1MemorySuite, l1_memories),
+        (L2EvictionSuite, l2_evictions),
         (ServiceSuite, services),
         (SubscriberSuite, subscribers),
+        (TransferChannelSuite, transfer_channels),
     ],
 )
 def test_every_check_finds_a_bug(suite: type, table: ModuleType) -> None:

@@ -12,10 +12,10 @@ from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_devkit import new_plugin
-from lmcache_devkit.new_plugin import TEMPLATE, write_plugin
+from lmcache_devkit.new_plugin import KINDS, TEMPLATE, write_plugin
 
 
-@pytest.mark.parametrize("kind", OfferKind)
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_a_distribution_without_leftovers_of_the_template(tmp_path: Path, kind: OfferKind) -> None:
     new = write_plugin(kind, "acme_two", tmp_path)
     assert list(tmp_path.iterdir()) == [new.folder]
@@ -23,9 +23,10 @@ def test_each_kind_is_a_distribution_without_leftovers_of_the_template(tmp_path:
     assert about["name"] == new.distribution == new.folder.name
     (module,) = about["entry-points"]["lmcache.plugins.v1"].values()
     package = module.partition(".")[0]
-    assert package == f"lmcache_{new.distribution.split('-')[1]}_acme_two"
-    library = ["lmcache-l2-adapter>=0.1,<0.2"] if kind is OfferKind.L2_ADAPTER else []
-    assert about["dependencies"] == ["lmcache-core>=0.1,<0.2", *library]
+    assert package == f"lmcache_{kind.prefix}_acme_two"
+    library = {OfferKind.L2_ADAPTER: "l2-adapter", "coordinator_view": "fleet", "coordinator_state": "fleet"}.get(kind)
+    expected = ["lmcache-core>=0.1,<0.2", *([f"lmcache-{library}>=0.1,<0.2"] if library else [])]
+    assert about["dependencies"] == expected
     files = [path for path in new.folder.rglob("*") if path.is_file()]
     assert {f"src/{package}/plugin.py", f"src/{package}/py.typed", "README.md"} <= {
         str(path.relative_to(new.folder)) for path in files
@@ -45,11 +46,11 @@ def test_the_adapter_to_start_from_is_small(tmp_path: Path) -> None:
 def test_plugins_of_one_vendor_have_names_of_their_own(tmp_path: Path) -> None:
     """Two plugins of one name are both left out."""
     names = []
-    for kind in OfferKind:
+    for kind in KINDS:
         about = tomllib.loads((write_plugin(kind, "acme", tmp_path).folder / "pyproject.toml").read_text())["project"]
         names += about["entry-points"]["lmcache.plugins.v1"]
         assert names[-1] == about["name"].removeprefix("lmcache-").replace("-", "_")
-    assert len(set(names)) == len(OfferKind)
+    assert len(set(names)) == len(KINDS)
 
 
 def test_without_arguments_the_kinds_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +79,7 @@ def test_a_name_that_cannot_be_one(tmp_path: Path, name: str) -> None:
         (OfferKind.COMMAND, "server", "lmcache-core"),
         (OfferKind.SUBSCRIBER, "log", "lmcache-core"),
         (OfferKind.SUBSCRIBER, "builtin", "lmcache-core"),
+        (OfferKind("coordinator_state"), "etcd", "lmcache-coordinator-etcd"),
     ],
 )
 def test_a_name_that_is_taken(tmp_path: Path, kind: OfferKind, name: str, owner: str) -> None:

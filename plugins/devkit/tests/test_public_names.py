@@ -18,7 +18,7 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize("module", ["lmcache_devkit", "lmcache_devkit.plugin"])
-def test_opening_the_door_loads_no_library(module: str) -> None:
+def test_the_import_loads_no_library(module: str) -> None:
     assert loaded_by(module, "{'pytest', 'hypothesis', 'pydantic', 'zmq'}") == "[]"
 
 

@@ -5,30 +5,48 @@ from __future__ import annotations
 import ctypes
 import logging
 import mmap
+import os
 import uuid
+from pathlib import Path
 
 from blake3 import blake3
 
 from lmcache_core.contracts.clock import Clock, SystemClock
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.l1_memory import BorrowedBuffer, MemoryRegion
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, seal
 
 ALIGN_BYTES = 4096
+SHM_ROOT = Path("/dev/shm")
 UNWRITTEN = b"\xee"
 SPACE = KeySpace("acme/llama 3", 0x01000100, 0, "tenant", 256, HashChain.BLAKE3, b"layout-of-tests!")
 
 
 class BorrowedMemory:
-    """Anonymous memory that hands out each page once.  One thread."""
+    """Memory that hands out each page once.  One thread."""
 
-    def __init__(self, size: int = 32 * 2**20) -> None:
-        memory = mmap.mmap(-1, size)
+    def __init__(self, size: int = 32 * 2**20, *, shared: bool = False) -> None:
+        """`shared`: a segment in /dev/shm, as L1 is by default, until `close`; otherwise anonymous memory."""
+        self.path: Path | None = None
+        descriptor = None
+        if shared:
+            self.path = SHM_ROOT / f"lmcache-of-tests-{uuid.uuid4().hex}"
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor if descriptor is not None else -1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        self.region = MemoryRegion(address, size, memoryview(memory))
+        name = self.path.name if self.path else None
+        self.region = MemoryRegion(address, size, memoryview(memory), descriptor, name)
         self._next = 0
+
+    def close(self) -> None:
+        """Remove what others could find it by.  Its bytes stay as long as something here uses them."""
+        if self.path is not None and self.region.descriptor is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self.region.descriptor)
+            self.path = None
 
     def lend(self, length: int) -> BorrowedBuffer:
         """A buffer that is full of 0xEE, so that bytes which were not written are seen."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.commands.plugins_show import find_offer
-from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
+from lmcache_core.app.console.command_line import add_selection_flags, selection_of
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_devkit.conformance import CheckResult, NotOpenedError, SuiteFailedError, check_file, run_checks
@@ -31,8 +31,8 @@ _ONLY_HELP: Final = (
 )
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache plugins check",
         "Run the requirements of its kind against something that a plugin offers, with your own disk, bucket or server, "
         "and remove what that left there.",

@@ -52,7 +52,7 @@ def report_unopened(unopened: Unopened) -> None:
 def report_opening(limit: float) -> None:
     """Before it is opened: what hangs there is named, too."""
     if path := os.environ.get(REPORT_VARIABLE):
-        _append(Path(path), {"begun": "it opens", "limit": limit})
+        _append(Path(path), {"started": "it opens", "limit": limit})
 
 
 def requirement_of(node_id: str) -> str:
@@ -64,7 +64,7 @@ def requirement_of(node_id: str) -> str:
 
 
 class RequirementReporter:
-    """One line when a requirement is begun, so that a crash can be laid at its door, and one when it is decided.  A
+    """One line when a requirement starts, to attribute a crash to it, and one when it is decided.  A
     requirement holds when the set-up, the body and the tear-down of its test passed."""
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class RequirementReporter:
         requirement = requirement_of(item.nodeid)
         self._decided = {"requirement": requirement, "outcome": "holds", "reason": "", "whole": "", "left": []}
         self._session = item.session
-        self._write({"begun": requirement, "limit": _limit_of(item)})
+        self._write({"started": requirement, "limit": _limit_of(item)})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._write({"phase": report.when})

@@ -72,13 +72,13 @@ class _Running(NamedTuple):
     """The requirement that runs: since when, since when it is in its present phase, and the limit of each phase in seconds."""
 
     requirement: str = ""
-    begun: float = 0.0
+    started: float = 0.0
     phase: float = 0.0
     limit: float = math.inf
 
     def after(self, line: Mapping[str, Any], now: float) -> _Running:
-        if "begun" in line:
-            return _Running(line["begun"], now, now, line["limit"] or math.inf)
+        if "started" in line:
+            return _Running(line["started"], now, now, line["limit"] or math.inf)
         if "requirement" in line:  # it is decided
             return _Running()
         return self._replace(phase=now) if line else self
@@ -155,7 +155,7 @@ def run_checks(
                 if (ended := line.get("ended", ended)) is not None:
                     break
                 if running.requirement:
-                    on_progress(running.requirement, time.monotonic() - running.begun)
+                    on_progress(running.requirement, time.monotonic() - running.started)
                 if running.is_stuck(time.monotonic()):
                     _signal(child, signal.SIGKILL)
                     on_warning(
@@ -273,9 +273,9 @@ def _exit_code(child: subprocess.Popen[bytes], ended: int | None) -> int:
         return ended
 
 
-def _what_failed(code: int, begun: str, said: str) -> str:
+def _what_failed(code: int, started: str, said: str) -> str:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-    during = f" during the requirement '{begun}'" if begun else ""
+    during = f" during the requirement '{started}'" if started else ""
     return f"the conformance kit {how}{during}: {said or 'it said nothing'}"
 
 

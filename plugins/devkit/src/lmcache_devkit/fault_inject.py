@@ -12,9 +12,8 @@ from typing import Final, TypeVar
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
-from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.queues import CompletionQueue
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage

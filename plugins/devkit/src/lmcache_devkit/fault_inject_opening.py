@@ -11,9 +11,8 @@ from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.console.command_line import selection_from
 from lmcache_core.app.open_l2 import open_adapter
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
-from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.altered_bytes import ALTERING
 from lmcache_devkit.borrowed_memory import BorrowedMemory

@@ -23,7 +23,7 @@ class _Faults(PluginSettings):
 
     error: Annotated[Chance, Field(description="Rate of errors; nothing is done then.")] = 0.0
     error_as: Annotated[str, Field(description="What they are: the name of an errno, or an outcome.")] = "EIO"
-    stall: Annotated[Chance, Field(description="Rate of operations that are never begun.")] = 0.0
+    stall: Annotated[Chance, Field(description="Rate of operations that are never started.")] = 0.0
     delay: Annotated[Chance, Field(description="Rate of operations that begin later.")] = 0.0
     lost: Annotated[Chance, Field(description="Rate of jobs that are done and never answered.")] = 0.0
 

@@ -24,6 +24,7 @@ from lmcache_core import paths_overlap
 from lmcache_core.app.open_http_routes import RoutesContext
 from lmcache_core.contracts.http_route import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute
 from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_devkit.check_limit import check_seconds
 from lmcache_devkit.fake_server_view import FakeServerView
@@ -45,8 +46,8 @@ ANSWERS = 25
 
 
 class HttpRoutesSuite(OfferSuite):
-    """Set `offer`; override `subscribers` where routes answer from one of your own, `server` where they read its status or its
-    readings, and `bodies` where they take one."""
+    """Set `offer`; override `subscribers` and `services` where routes answer from one of your own, `server` where they read its
+    status or its samples, and `bodies` where they take one."""
 
     kind: ClassVar[str] = "http_routes"
 
@@ -56,13 +57,20 @@ class HttpRoutesSuite(OfferSuite):
         return {}
 
     @pytest.fixture
+    def services(self) -> Mapping[str, Service]:
+        """By name, those that `HttpContext.service` finds."""
+        return {}
+
+    @pytest.fixture
     def server(self) -> ServerView:
         """What `HttpContext.server` is: one that says nothing."""
         return FakeServerView()
 
     @pytest.fixture
-    def context(self, server: ServerView, subscribers: Mapping[str, Subscriber]) -> RoutesContext:
-        return RoutesContext(lambda: server, subscribers)
+    def context(
+        self, server: ServerView, subscribers: Mapping[str, Subscriber], services: Mapping[str, Service]
+    ) -> RoutesContext:
+        return RoutesContext(lambda: server, subscribers, lambda: services)
 
     @pytest.fixture
     def routes(self, under_test: OpenableOffer, context: RoutesContext) -> Sequence[HttpRoute]:
@@ -182,7 +190,7 @@ class HttpRoutesSuite(OfferSuite):
             return str(answer)
         data = encoded(answer.body)
         try:
-            return answer.status, _timeless(json.loads(data))
+            return answer.status, timeless(json.loads(data))
         except ValueError:
             return answer.status, re.sub(rb"[0-9.]+", b"0", data)
 
@@ -215,13 +223,13 @@ def _check_shape(route: HttpRoute, answer: HttpAnswer, where: str) -> None:
             route.answers.model_validate(json.loads(data))
 
 
-def _timeless(value: Any) -> Any:
+def timeless(value: Any) -> Any:
     """Without floats, times since the epoch, and times as text."""
     match value:
         case dict():
-            return {name: _timeless(each) for name, each in value.items()}
+            return {name: timeless(each) for name, each in value.items()}
         case list():
-            return [_timeless(each) for each in value]
+            return [timeless(each) for each in value]
         case float():
             return "a float"
         case bool():

@@ -6,7 +6,7 @@ import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
@@ -32,11 +32,18 @@ class L2Driver:
 
     `submit_*` may be called from any thread, the rest from one."""
 
-    def __init__(self, adapter: L2Adapter, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        adapter: L2Adapter,
+        wait_seconds: float = WAIT_SECONDS,
+        place: Callable[[ObjectKey, BorrowedBuffer], None] | None = None,
+    ) -> None:
+        """`place`: puts an object where an adapter that is READ_ONLY finds it; `store` does that then."""
         self.adapter = adapter
+        self._place = place
         self.seen: list[Completion] = []
         self.stored: dict[bytes, ObjectKey] = {}
-        """Keys that were given to a store and not seen gone since, by object id."""
+        """Keys that were given to a store, or placed, and not seen gone since, by object id."""
         self.pinned: Counter[ObjectKey] = Counter()
         self.closed = False
         self._wait_seconds = wait_seconds
@@ -44,6 +51,16 @@ class L2Driver:
     # --- whole jobs
 
     def store(self, *items: tuple[ObjectKey, BorrowedBuffer]) -> tuple[Outcome, ...]:
+        """See that these objects are there: through the adapter, or by the way in which they come to one that is READ_ONLY."""
+        if self._place is not None:
+            for key, buffer in items:
+                self._place(key, buffer)
+                self.stored[key.object_id] = key
+            return (Outcome.DONE,) * len(items)
+        return self.own_store(*items)
+
+    def own_store(self, *items: tuple[ObjectKey, BorrowedBuffer]) -> tuple[Outcome, ...]:
+        """What the adapter itself makes of a store."""
         return self.finish(self.submit_store(items))
 
     def load(self, *items: tuple[ObjectKey, BorrowedBuffer]) -> tuple[Outcome, ...]:

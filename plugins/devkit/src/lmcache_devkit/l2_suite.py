@@ -9,6 +9,7 @@
 
 `offer` is the name of an installed one, or an `Offer` itself.  Requirements of optional behaviour run where the capability is
 declared.  Give `media`, `stalled`, `failing` and `small_settings` (l2/fixtures.py), and their requirements run, too.
+Of an adapter that is READ_ONLY, `media` puts the objects where it finds them.
 
 Every test works on keys of its own and deletes what it stored, so that the suite may be run against a backend
 that is in use.
@@ -35,6 +36,7 @@ from lmcache_devkit.l2.media import Media
 from lmcache_devkit.l2.media_damage import MediaDamage
 from lmcache_devkit.l2.names import Names
 from lmcache_devkit.l2.pins import Pins
+from lmcache_devkit.l2.read_only import ReadOnly
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES, Rig
 from lmcache_devkit.l2.round_trips import RoundTrips
 from lmcache_devkit.l2.sharing import Sharing
@@ -46,7 +48,7 @@ __all__ = ["OBJECT_BYTES", "PAYLOAD_BYTES", "L2AdapterSuite", "Media", "Rig", "c
 
 class L2AdapterSuite(
     Declared, RoundTrips, Batches, Completions, Pins, Deletion, Damage, MediaDamage, Names, Accounting, Listing,
-    Durability, Sharing, Borrows, Stalls, Failures, Closing, AnyLength,
+    Durability, Sharing, Borrows, Stalls, Failures, Closing, AnyLength, ReadOnly,
 ):  # fmt: skip
     """Set `offer` and, where it needs any, `settings`."""
 

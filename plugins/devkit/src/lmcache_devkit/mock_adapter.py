@@ -8,8 +8,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
@@ -50,23 +50,23 @@ class MockAdapter(MemoryAdapter):
     def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if self.contains(key):
             return Outcome.DONE
-        begun = time.monotonic()
-        return self._passed(super().store(key, buffer), buffer, begun)
+        started = time.monotonic()
+        return self._passed(super().store(key, buffer), buffer, started)
 
     def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
-        begun = time.monotonic()
+        started = time.monotonic()
         outcome = super().load(key, buffer)
-        return self._passed(outcome, buffer._replace(length=self.stored_bytes(key) or 0), begun)
+        return self._passed(outcome, buffer._replace(length=self.stored_bytes(key) or 0), started)
 
     def close(self, deadline_seconds: float) -> None:
         self._link.cut(deadline_seconds * CLOSING_SHARE)
         super().close(deadline_seconds)
 
-    def _passed(self, outcome: Outcome, buffer: BorrowedBuffer, begun: float) -> Outcome:
+    def _passed(self, outcome: Outcome, buffer: BorrowedBuffer, started: float) -> Outcome:
         """The outcome of an operation that copied the bytes, once they have been on the link as well."""
         if outcome is not Outcome.DONE:
             return outcome
-        return Outcome.DONE if self._link.wait_until(self._link.book(buffer.length, begun)) else Outcome.FAILED
+        return Outcome.DONE if self._link.wait_until(self._link.book(buffer.length, started)) else Outcome.FAILED
 
 
 def open_mock(settings: MockSettings, context: AdapterContext) -> MockAdapter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -43,6 +43,30 @@ LIMITED_CHUNKS: Final = 2
 """More than these that salt may not have in L1."""
 
 
+class BenchStream:
+    """A `Stream` whose client takes every result: `grant` asks for another one, `is_open` says whether it listens."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.is_open, self.may_send = True, True
+        self.results: list[Any] = []
+
+    def send(self, result: Any) -> None:
+        encode_result(result)  # raises where a server does
+        if not self.may_send:
+            raise ValueError("the client has not granted another result")
+        self.may_send = False
+        if self.is_open:
+            self.results.append(result)
+
+    def end(self) -> None:
+        self.is_open = False
+
+    def grant(self) -> None:
+        self.may_send = True
+        self._wake()
+
+
 class BenchCall:
     """A `Call` of a connection, on the router's thread or on one that may wait."""
 
@@ -50,6 +74,7 @@ class BenchCall:
         self._connection, self._may_wait = connection, may_wait
         self.deferred: tuple[float, Any] | None = None
         self.replies: list[Any] = []
+        self.streams: list[BenchStream] = []
 
     @property
     def connection(self) -> bytes:
@@ -76,6 +101,10 @@ class BenchCall:
     def reply(self, result: Any) -> bool:
         self.replies.append(result)
         return len(self.replies) == 1
+
+    def stream(self, wake: Callable[[], None]) -> BenchStream:
+        self.streams.append(BenchStream(wake))
+        return self.streams[-1]
 
 
 class ModuleBench:
@@ -111,6 +140,7 @@ class ModuleBench:
             clock=self.clock,
             events=self.events,
             admits_salt=lambda salt: salt != REFUSED_SALT,
+            residency=self.cache.feed,
         )
 
     def register_worker(self) -> Worker:
@@ -127,11 +157,11 @@ class ModuleBench:
 
     def place(self, tokens: Sequence[int], salt: str, *, in_l1: bool) -> None:
         """Store the whole chunks of a prompt as worker 1 does: in L1 and L2, or in L2 alone.  As much as its salt may have."""
-        hold, indexes = self.storage.reserve(self.worker.token, self.space(salt), self.hashes(tokens, salt))
-        for slot, index in zip(hold.slots, indexes, strict=True):
+        references, indexes = self.storage.reserve(self.worker.token, self.space(salt), self.hashes(tokens, salt))
+        for slot, index in zip(references.slots, indexes, strict=True):
             self.storage.payload(slot)[:] = bytes([index]) * self.layout.payload_bytes
-        if hold.slots:
-            self.storage.publish(hold, 0, "bench")
+        if references.slots:
+            self.storage.publish(references, 0, "bench")
         self.settle()
         if not in_l1:
             self.storage.clear(force=False)
@@ -169,9 +199,12 @@ class ModuleBench:
                 raise TypeError(f"{handler.operation.name} returned ELSEWHERE where it may take its time")
             return self.call(handler, *payload, connection=connection)
         if result is DEFERRED:
-            if call.deferred is None:
-                raise TypeError(f"{handler.operation.name} returned DEFERRED and did not call `defer`")
-            result = call.replies[0] if call.replies else call.deferred[1]
+            if call.streams:
+                result = call.streams[0].results[0] if call.streams[0].results else handler.operation.negative
+            elif call.deferred is None:
+                raise TypeError(f"{handler.operation.name} returned DEFERRED and called neither `defer` nor `stream`")
+            else:
+                result = call.replies[0] if call.replies else call.deferred[1]
         try:
             return codec.decode_result(encode_result(result))
         except ProtocolError as error:

@@ -83,16 +83,18 @@ class ModuleRounds:
         on_router = handler.mode in (HandlerMode.INLINE, HandlerMode.ORDERED)
         call = BenchCall(request.connection, may_wait=not on_router)
         self.watch.begin(request, name)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         result = self._answer(handler, call, codec.decode_payload(frames))
         if on_router:
-            self.seconds[name].append(time.perf_counter() - begun)
+            self.seconds[name].append(time.perf_counter() - started)
         if result is ELSEWHERE:
             call = BenchCall(request.connection, may_wait=True)
             result = self._answer(handler, call, codec.decode_payload(frames))
-        if result is DEFERRED:
+        if result is DEFERRED and not call.streams:
             self.deferred.append(Deferred(name, request.number, call))
         self.bench.settle()
+        for stream in call.streams:
+            stream.is_open = False  # its connection is closed
 
     @staticmethod
     def _answer(handler: Handler, call: BenchCall, arguments: Sequence[Any]) -> Any:

@@ -36,15 +36,15 @@ class ModuleWatch:
         """Operations that began a lookup under the request id of the engine, and ended it."""
         self.stuck: set[str] = set()
         """Operations in which `on_lookup` was called with a lock that its function takes, too."""
-        self.holds: dict[int, SlotReferences] = {}
+        self.held: dict[int, SlotReferences] = {}
         """Those that the module was given and has not given back."""
-        self._begun: set[tuple[bytes, str]] = set()
+        self._started: set[tuple[bytes, str]] = set()
         workers.on_leave(self._left)
 
     def begin(self, request: EngineRequest, operation: str) -> None:
         """From now on, this is what the module is asked."""
         self.request, self.operation = request, operation
-        self._begun.clear()
+        self._started.clear()
 
     def uses(self, verb: str, spaces: Sequence[StoredSpace]) -> None:
         if self.request is None:
@@ -60,18 +60,20 @@ class ModuleWatch:
             self.unknown_workers.add(worker)
 
     def looks_up(self, connection: bytes, request_id: str) -> None:
-        self._begun.add((connection, request_id))
+        self._started.add((connection, request_id))
 
     def ends_lookup(self, connection: bytes, request_id: str) -> None:
         request = self.request
         if request is None or (connection, request_id) != (request.connection, request.request_id):
             return
-        if (connection, request_id) in self._begun:
+        if (connection, request_id) in self._started:
             self.taken_over.add(self.operation)
 
     def _left(self, worker: Worker) -> None:
-        """Its holds have ended."""
-        self.holds = {number: hold for number, hold in self.holds.items() if hold.grant.worker != worker.token}
+        """Its references have ended."""
+        self.held = {
+            number: references for number, references in self.held.items() if references.handle.worker != worker.token
+        }
 
 
 class _WatchedStorage:
@@ -106,8 +108,8 @@ class _WatchedStorage:
     ) -> SlotReferences | None:
         self._watch.uses("acquire", [space])
         self._watch.gives_slots(worker)
-        hold: SlotReferences | None = self._storage.acquire(worker, request_id, space, *rest, **more)
-        return self._given(hold)
+        references: SlotReferences | None = self._storage.acquire(worker, request_id, space, *rest, **more)
+        return self._given(references)
 
     def has_room(self, space: StoredSpace, chunks: int) -> bool:
         self._watch.uses("has_room", [space])
@@ -116,26 +118,26 @@ class _WatchedStorage:
     def reserve(self, worker: int, space: StoredSpace, *rest: Any, **more: Any) -> tuple[SlotReferences, Sequence[int]]:
         self._watch.uses("reserve", [space])
         self._watch.gives_slots(worker)
-        hold, indexes = self._storage.reserve(worker, space, *rest, **more)
-        self._given(hold if hold.slots else None)
-        return hold, indexes
+        references, indexes = self._storage.reserve(worker, space, *rest, **more)
+        self._given(references if references.slots else None)
+        return references, indexes
 
-    def release(self, hold: SlotReferences) -> None:
-        self._watch.holds.pop(id(hold), None)
-        self._storage.release(hold)
+    def release(self, references: SlotReferences) -> None:
+        self._watch.held.pop(id(references), None)
+        self._storage.release(references)
 
-    def publish(self, hold: SlotReferences, *rest: Any, **more: Any) -> bool:
-        self._watch.holds.pop(id(hold), None)
-        return bool(self._storage.publish(hold, *rest, **more))
+    def publish(self, references: SlotReferences, *rest: Any, **more: Any) -> bool:
+        self._watch.held.pop(id(references), None)
+        return bool(self._storage.publish(references, *rest, **more))
 
-    def discard(self, hold: SlotReferences) -> None:
-        self._watch.holds.pop(id(hold), None)
-        self._storage.discard(hold)
+    def discard(self, references: SlotReferences) -> None:
+        self._watch.held.pop(id(references), None)
+        self._storage.discard(references)
 
-    def _given(self, hold: SlotReferences | None) -> SlotReferences | None:
-        if hold is not None:
-            self._watch.holds[id(hold)] = hold  # which keeps its number from being used again
-        return hold
+    def _given(self, references: SlotReferences | None) -> SlotReferences | None:
+        if references is not None:
+            self._watch.held[id(references)] = references  # which keeps its number from being used again
+        return references
 
     def _looks_up(self, connection: bytes, request_id: str, shards: Sequence[Shard]) -> None:
         self._watch.uses("lookup", [space for shard in shards for space in shard.spaces])

@@ -27,6 +27,13 @@ _PACKAGE: Final = "package"
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_CHARACTERS: Final = 40
 _SERVER: Final = "lmcache server --l1-size-gb 4"
+KINDS: Final = (
+    *OfferKind,
+    OfferKind("l2_eviction"),
+    OfferKind("coordinator_view"),
+    OfferKind("coordinator_state"),
+)
+"""Core's, and those of the libraries that lmcache-devkit has a suite for."""
 _EXAMPLES: Final = {
     OfferKind.L2_ADAPTER: _SERVER + ' --l2-adapter \'{"type": "$name", "base_path": "/tmp/lmcache"}\'',
     OfferKind.SERDE: _SERVER + ' --l2-adapter \'{"type": "memory", "serde": "$name"}\'',
@@ -37,9 +44,27 @@ _EXAMPLES: Final = {
     OfferKind.SUBSCRIBER: _SERVER + " --offer-settings '{\"subscriber:$name\": {}}'",
     OfferKind.HTTP_ROUTES: _SERVER + "    # and then: curl http://127.0.0.1:8080/$name",
     OfferKind.L1_MEMORY: _SERVER + " --offer-settings '{\"l1_memory:$name\": {}}'",
+    OfferKind.TRANSFER_CHANNEL: "lmcache server --coordinator-url http://127.0.0.1:9300 "
+    "--p2p-advertise-url tcp://127.0.0.1:7600 --p2p-transfer-engine $name",
     OfferKind.SERVICE: _SERVER + " --offer-settings '{\"service:$name\": {}}'",
     OfferKind.COMMAND: "lmcache $name",
+    OfferKind("l2_eviction"): _SERVER
+    + ' --l2-adapter \'{"type": "memory", "max_size_gb": 1, "eviction": {"type": "$name", "eviction_policy": "LRU"}}\'',
+    OfferKind("coordinator_view"): "lmcache coordinator    # and then: curl http://127.0.0.1:9300/$name",
+    OfferKind("coordinator_state"): "lmcache coordinator --state $name:/var/lib/lmcache-coordinator",
 }
+_LIBRARIES: Final = {
+    OfferKind.L2_ADAPTER: "lmcache-l2-adapter",
+    OfferKind("coordinator_view"): "lmcache-fleet",
+    OfferKind("coordinator_state"): "lmcache-fleet",
+}
+"""What a kind is written with, beside core."""
+_SETTINGS: Final = {
+    OfferKind.L2_ADAPTER: {"base_path": "/tmp/lmcache"},
+    OfferKind("l2_eviction"): {"eviction_policy": "LRU"},
+    OfferKind("coordinator_state"): {"address": "/tmp/lmcache"},
+}
+"""Those that must be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +81,7 @@ def write_plugin(kind: OfferKind, name: str, into: Path) -> NewPlugin:
 
     Raises ConfigError for a name that cannot be one, and ResourceError where the folder cannot be made."""
     _check_name(kind, name)
-    distribution = f"lmcache-{kind.prefix}-{name.replace('_', '-')}"
+    distribution = f"lmcache-{kind.prefix}-{name}".replace("_", "-")
     folder = into / distribution
     words = _words(kind, name, distribution)
     try:
@@ -93,7 +118,9 @@ def _check_name(kind: OfferKind, name: str) -> None:
 
 def _words(kind: OfferKind, name: str, distribution: str) -> Mapping[str, str]:
     major, minor, *_ = lmcache_core.__version__.split(".")
-    settings = " --settings '" + json.dumps({"base_path": "/tmp/lmcache"}) + "'" if kind is OfferKind.L2_ADAPTER else ""
+    settings = f" --settings '{json.dumps(_SETTINGS[kind])}'" if kind in _SETTINGS else ""
+    core = f">={major}.{minor},<{major}.{int(minor) + 1}"
+    library = _LIBRARIES.get(kind, "")
     return {
         "name": name,
         "plugin": f"{kind.prefix}_{name}",
@@ -102,8 +129,9 @@ def _words(kind: OfferKind, name: str, distribution: str) -> Mapping[str, str]:
         "distribution": distribution,
         "kind": kind,
         "label": kind.label,
-        "core": (core := f">={major}.{minor},<{major}.{int(minor) + 1}"),
-        "library": f', "lmcache-l2-adapter{core}"' if kind is OfferKind.L2_ADAPTER else "",
+        "core": core,
+        "library": f', "{library}{core}"' if library else "",
+        "testing": "lmcache-devkit[fleet]" if library == "lmcache-fleet" else "lmcache-devkit",
         "example": Template(_EXAMPLES[kind]).substitute(name=name),
         "check": f"lmcache {name}" if kind is OfferKind.COMMAND else f"lmcache plugins check {kind}:{name}{settings}",
     }

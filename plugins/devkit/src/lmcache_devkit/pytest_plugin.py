@@ -23,6 +23,7 @@ SHOWN_MAX = 5
 pytest.register_assert_rewrite(
     "lmcache_devkit.l2",
     "lmcache_devkit.l2_driver",
+    "lmcache_devkit.l2_eviction_suite",
     "lmcache_devkit.eviction_suite",
     "lmcache_devkit.store_policy_suite",
     "lmcache_devkit.prefetch_policy_suite",
@@ -32,6 +33,7 @@ pytest.register_assert_rewrite(
     "lmcache_devkit.l1_memory_suite",
     "lmcache_devkit.subscriber_suite",
     "lmcache_devkit.serde_suite",
+    "lmcache_devkit.transfer_channel_suite",
 )
 
 

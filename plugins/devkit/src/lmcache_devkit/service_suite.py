@@ -17,11 +17,16 @@ from typing import Any, ClassVar
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
+from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
+from lmcache_core.contracts.storage import Storage
+from lmcache_core.contracts.transfer_channel import TransferChannel
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_devkit.check_limit import CheckLimit
 from lmcache_devkit.fake_server_view import FakeServerView
@@ -47,6 +52,19 @@ class FakeServiceContext:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What `configuration` and `value_at` answer from."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    feeds: Sequence[ResidencyFeed] = ()
+    transfer_channels: Sequence[str] = ()
+
+    @property
+    def storage(self) -> Storage:
+        raise RuntimeError("context.storage was read while services are opened; read it in start() or later")
+
+    @property
+    def region(self) -> MemoryRegion:
+        raise RuntimeError("a fake server has no memory")
+
+    def open_transfer_channel(self, name: str, host: str) -> TransferChannel:
+        raise ConfigError(f"no plugin offers a transfer channel '{name}'")
 
     @property
     def server(self) -> ServerView:

@@ -26,6 +26,7 @@ from hypothesis.strategies import SearchStrategy
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.subscriber_calls import AskedSubscriber
 from lmcache_core.events.subscriber_queue import QueueLimits
 from lmcache_devkit.check_limit import CheckLimit, check_seconds
 from lmcache_devkit.fake_server_view import FakeServerView
@@ -136,8 +137,9 @@ class SubscriberSuite(OfferSuite):
 
     def test_on_the_bus_nothing_fails_and_nothing_is_left(self, subscriber: Subscriber) -> None:
         """The bus counts what a subscriber raises; events published from several threads reach it on one."""
-        bus = EventBus({"under test": subscriber}, QueueLimits(capacity=10_000))
-        events = [event for kind in subscriber.subscriptions() for event in _samples(kind)]
+        asked = AskedSubscriber(subscriber, subscriber.subscriptions())
+        bus = EventBus({"under test": asked}, QueueLimits(capacity=10_000))
+        events = [event for kind in asked.subscriptions for event in _samples(kind)]
 
         def publish() -> None:
             for event in events:

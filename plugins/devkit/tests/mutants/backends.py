@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
+import uuid
 from collections import defaultdict
 from typing import ClassVar
 
@@ -23,6 +25,15 @@ class SharedFiles(FileAdapter):
     def __init__(self, settings: FileSettings, context: AdapterContext) -> None:
         self.remembered: set[str] = set()
         super().__init__(settings, context)
+
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
+        temporary = self.root / f"{uuid.uuid4().hex}.tmp"
+        temporary.write_bytes(buffer.view)
+        os.rename(temporary, self.path(key))
+
+    def usage(self) -> None:  # type: ignore[override]
+        """Others store there, too."""
+        return
 
 
 PLANTED = Planted("backends.py", SharedFiles)
@@ -96,6 +107,7 @@ class ReadsThroughOneBuffer(SharedFiles):
         scratch = memoryview(self.scratch)[: buffer.length]
         if os.preadv(fd, [scratch], 0) != buffer.length:
             return Outcome.DAMAGED
+        time.sleep(0.0005)  # for others to read into it, also on a busy machine
         buffer.view[:] = scratch
         return Outcome.DONE
 

@@ -83,12 +83,12 @@ class Right(RequestModule):
             return 0
         hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
         storage = self.context.storage
-        hold = storage.acquire(worker.token, key.request_id, self.space(worker, key), hashes, 0)
-        if hold is None:
+        references = storage.acquire(worker.token, key.request_id, self.space(worker, key), hashes, 0)
+        if references is None:
             return 0
-        with storage.using(hold) as alive:
-            total = sum(storage.payload(slot)[0] for slot in hold.slots) if alive else 0
-        storage.release(hold)
+        with storage.using(references) as alive:
+            total = sum(storage.payload(slot)[0] for slot in references.slots) if alive else 0
+        storage.release(references)
         return total
 
     def admits(self, key: EngineKey) -> bool:
@@ -101,15 +101,15 @@ class Right(RequestModule):
 PLANTED = Planted("storage_modules.py", Right)
 
 
-@PLANTED.killed_by("what_is_held_does_not_grow_with_requests", "holds are open")
+@PLANTED.killed_by("what_is_held_does_not_grow_with_requests", "references are open")
 class NeverReleases(Right):
     def read(self, call: Call, key: EngineKey, instance_id: int) -> int:
         worker = self.context.workers.find(instance_id)
         if worker is None or not self.admits(key):
             return 0
         hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
-        hold = self.context.storage.acquire(worker.token, key.request_id, self.space(worker, key), hashes, 0)
-        return 0 if hold is None else len(hold.slots)
+        references = self.context.storage.acquire(worker.token, key.request_id, self.space(worker, key), hashes, 0)
+        return 0 if references is None else len(references.slots)
 
 
 @PLANTED.killed_by("what_is_held_does_not_grow_with_requests", "chunks are held")
@@ -130,9 +130,9 @@ class DoesNotLookForTheWorker(Right):
         layout = self.context.workers.groups(key.model_name, 1, 0)[0][0][0].layout
         space = self.context.space(SpaceFields(key.model_name, key.cache_salt), pack_kv_rank(1, 0), layout)
         hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
-        hold = self.context.storage.acquire(instance_id + 100_000, key.request_id, space, hashes, 0)
-        if hold is not None:
-            self.context.storage.release(hold)
+        references = self.context.storage.acquire(instance_id + 100_000, key.request_id, space, hashes, 0)
+        if references is not None:
+            self.context.storage.release(references)
         return 0
 
 

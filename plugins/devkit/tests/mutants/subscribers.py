@@ -10,7 +10,7 @@ from lmcache_core.contracts.events import (
     ChunksStored,
     Event,
     LookupFinished,
-    ObjectsCame,
+    ObjectsAdded,
     RequestAnswered,
     StoreRefused,
 )
@@ -91,9 +91,9 @@ class ReadsHashes(CountsChunks):
     """Right, too: there are 32 bytes for each chunk."""
 
     def subscriptions(self) -> Subscriptions:
-        return {ObjectsCame: self.came}
+        return {ObjectsAdded: self.came}
 
-    def came(self, event: ObjectsCame) -> None:
+    def came(self, event: ObjectsAdded) -> None:
         self.chunks += sum(1 for _ in struct.iter_unpack("32s", event.chunk_hashes))
 
 
@@ -107,14 +107,14 @@ class LacksAReason(CountsChunks):
             self.chunks += {"no_room": 1, "quota": 2, "too_many_transfers": 3}[event.reason]
 
 
-@PLANTED.killed_by("every_documented_value_is_taken", "ZeroDivisionError.*for ObjectsCame.*origin='l2'")
+@PLANTED.killed_by("every_documented_value_is_taken", "ZeroDivisionError.*for ObjectsAdded.*origin='l2'")
 class DividesForL2(CountsChunks):
     """A branch that only one origin reaches."""
 
     def subscriptions(self) -> Subscriptions:
-        return {ObjectsCame: self.came}
+        return {ObjectsAdded: self.came}
 
-    def came(self, event: ObjectsCame) -> None:
+    def came(self, event: ObjectsAdded) -> None:
         if event.origin == "l2":
             self.chunks += 1 // self.chunks
 

@@ -9,29 +9,37 @@ from typing import Final
 
 from plugins.devkit.tests.mutants import (
     backends,
+    coordinator_views,
     every_mutant,
     eviction_policies,
     http_routes,
     l1_memories,
+    l2_evictions,
+    read_only,
     request_modules,
     services,
     storage_modules,
     store_policies,
     subscribers,
+    transfer_channels,
 )
 from plugins.devkit.tests.mutants.planted import Outcome, Planted, run_checks
 
 TABLES: Final = (
     every_mutant.PLANTED,
     backends.PLANTED,
+    read_only.PLANTED,
     eviction_policies.PLANTED,
     store_policies.PLANTED,
     http_routes.PLANTED,
     request_modules.PLANTED,
     l1_memories.PLANTED,
+    l2_evictions.PLANTED,
     services.PLANTED,
+    coordinator_views.PLANTED,
     storage_modules.PLANTED,
     subscribers.PLANTED,
+    transfer_channels.PLANTED,
 )
 """One or two for each kind of offer."""
 PROCESSES: Final = 3
@@ -47,5 +55,6 @@ def run_table(
     nodes += [table.node(table.right, check) for check in sorted(set(checks.values()))]
     parts = [part for first in range(PROCESSES) if (part := nodes[first::PROCESSES])]
     with ThreadPoolExecutor(PROCESSES) as threads:
-        runs = threads.map(lambda part: run_checks(part, new_folder(), seed), parts)
+        folders = [new_folder() for _ in parts]  # here: pytest makes its first folder on one thread only
+        runs = threads.map(lambda part, folder: run_checks(part, folder, seed), parts, folders)
         return {node: outcome for each in runs for node, outcome in each.items()}

@@ -3,26 +3,31 @@ requirement."""
 
 from __future__ import annotations
 
+import logging
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from traceback import format_exception
 
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
+from lmcache_core.app.common_parts import open_subscribers
 from lmcache_core.app.console.command_line import selection_from
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.open_l2 import open_adapter
 from lmcache_core.app.open_modules import open_request_modules
-from lmcache_core.app.open_subscribers import open_subscribers
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
+from lmcache_core.contracts.l2_eviction import L2Eviction
 from lmcache_core.contracts.service import Service
+from lmcache_core.contracts.transfer_channel import ChannelContext, TransferChannel
 from lmcache_core.model.errors import PluginError
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
 from lmcache_devkit.check_reporter import Unopened
 from lmcache_devkit.checks.check_request import CheckRequest
 from lmcache_devkit.fake_server_view import FakeServerView
+from lmcache_devkit.l2_eviction_suite import FullAdapter, L2EvictionSuite, eviction_context
 from lmcache_devkit.module_bench import ModuleBench
 from lmcache_devkit.service_suite import FakeServiceContext
 from lmcache_http.admin_api.paths import ADMIN_PATHS
@@ -44,6 +49,7 @@ def try_to_open(check: CheckRequest) -> Unopened | None:
 
 
 def _open(check: CheckRequest) -> None:
+    """Open it and close it again.  A close may fail: the requirements of closing say what is wrong."""
     plugins, kind = selection_from(os.environ).load(), OfferKind(check.kind)
     spec = offer_spec(plugins, kind, check.name, check.settings, "--settings")
     if kind is OfferKind.SERDE and plugins.offer(kind, check.name).wraps:
@@ -54,28 +60,36 @@ def _open(check: CheckRequest) -> None:
         case OfferKind.L2_ADAPTER:
             context = adapter_context(BorrowedMemory(1 << 20), name=check.name)
             adapter = open_adapter(check.name, spec.settings, plugins, context)
-            with suppress(Exception):  # the requirements of closing say what is wrong with that
+            with suppress(Exception):
                 adapter.close(_CLOSE_SECONDS)
         case OfferKind.REQUEST_MODULE:
-            with ModuleBench() as bench, ExitStack() as closing:
-                open_request_modules([spec], plugins, bench.context, closing)
+            with ModuleBench() as bench, ExitStack() as stack:
+                open_request_modules([spec], plugins, bench.context, stack)
         case OfferKind.SUBSCRIBER:
-            for subscriber in open_subscribers([spec], plugins).values():
+            for asked in open_subscribers([spec], plugins).values():
                 with suppress(Exception):
-                    subscriber.close()
+                    asked.subscriber.close()
         case OfferKind.HTTP_ROUTES:
             open_http_routes(
-                [spec], plugins, RoutesContext(FakeServerView, {}), route_check({"lmcache-admin": ADMIN_PATHS})
+                [spec], plugins, RoutesContext(FakeServerView, {}, dict), route_check({"lmcache-admin": ADMIN_PATHS})
             )
         case OfferKind.L1_MEMORY:
             memory = spec.open_as(L1Memory, plugins, L1MemoryContext(1 << 20, 4096, "trial", "trial"))
-            with suppress(Exception):
+            with suppress(Exception), closing(memory):
                 memory.unlink()
-                memory.close()
+        case OfferKind.TRANSFER_CHANNEL:
+            with closing(BorrowedMemory(1 << 20, shared=True)) as shared:
+                where = ChannelContext(shared.region, "127.0.0.1", "trial", SystemClock(), logging.getLogger("trial"))
+                channel = spec.open_as(TransferChannel, plugins, where)
+                with suppress(Exception):
+                    channel.close(_CLOSE_SECONDS)
         case OfferKind.SERVICE:
             service = spec.open_as(Service, plugins, FakeServiceContext())
             with suppress(Exception):
                 service.close()
+        case L2EvictionSuite.kind:
+            with closing(FullAdapter()) as full:
+                spec.open_as(L2Eviction, plugins, eviction_context(full)).stop()
         case _:
             spec.open(plugins)
 

@@ -46,6 +46,7 @@ class Accounting(L2Fixtures):
         assert rig.stored() == (len(sizes), sum(sizes) + len(sizes) * (OBJECT_BYTES - 10_000))
 
     def test_one_key_that_many_threads_store_is_one_object(self, rig: Rig) -> None:
+        rig.require_stores()
         keys = rig.keys(10)
         for key in keys:
             items = [rig.whole(key) for _ in range(THREADS)]
@@ -89,6 +90,7 @@ class Accounting(L2Fixtures):
     def test_memory_does_not_grow_with_stores(self, rig: Rig) -> None:
         """The same few objects over and over: what is kept for each object there is may stay, what is kept for each store
         may not.  Memory of Python alone is seen."""
+        rig.require_stores()
         items = [rig.whole(key, LEAK_PAYLOAD_BYTES) for key in rig.keys(LEAK_OBJECTS)]
         tracemalloc.start()
         try:
@@ -134,6 +136,7 @@ class Accounting(L2Fixtures):
             assert small_rig.driver.adapter.usage() == (room * OBJECT_BYTES, self.small_bytes, room)
 
     def test_many_writers_never_exceed_the_capacity(self, small_rig: Rig) -> None:
+        small_rig.require_stores()
         room = self.small_bytes // OBJECT_BYTES
         jobs: list[JobId] = []
         batches = [[small_rig.whole(key) for key in small_rig.keys(10, 10 * number)] for number in range(THREADS)]

@@ -47,6 +47,7 @@ class Borrows(L2Fixtures):
         assert bytes(after) == before, "the load wrote outside of its buffer"
 
     def test_a_store_that_has_released_its_buffer_does_not_read_it_any_more(self, rig: Rig) -> None:
+        rig.require_stores()
         keys = rig.keys(12)
         items = [rig.whole(key) for key in keys]
         jobs = [rig.driver.submit_store([item]) for item in items]
@@ -60,7 +61,7 @@ class Borrows(L2Fixtures):
     def test_a_buffer_that_was_released_is_not_touched_any_more(self, rig: Rig) -> None:
         keys = rig.put(12)
         items = [rig.empty(key) for key in [*keys, *rig.keys(4, first=100)]]
-        items += [rig.whole(key) for key in keys]
+        items += [] if rig.is_read_only else [rig.whole(key) for key in keys]
         jobs = [rig.driver.submit_load([item]) for item in items[:16]]
         jobs += [rig.driver.submit_store([item]) for item in items[16:]]
         for job, (_, buffer) in zip(jobs, items, strict=True):

@@ -48,6 +48,7 @@ class Durability(L2Fixtures):
 
     def test_what_was_done_survives_a_kill_and_nothing_is_torn(self, rig: Rig) -> None:
         """A child process stores, and is killed at a moment of chance; then the backend is opened again."""
+        rig.require_stores()
         rig.require(Capability.DURABLE)
         rig.driver.close(self.wait_seconds)
         first = 0

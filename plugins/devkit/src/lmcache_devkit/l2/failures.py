@@ -24,7 +24,7 @@ class Failures(L2Fixtures):
         failing = _needed(failing)
         key = rig.key(0)
         with failing():
-            (outcome,) = rig.driver.store(rig.whole(key))
+            (outcome,) = rig.driver.own_store(rig.whole(key))
         assert outcome in (FAILED, REJECTED), f"the backend failed, and the store is {outcome}"
 
     def test_a_load_that_the_backend_fails_is_neither_done_nor_missing(self, rig: Rig, failing: Failing | None) -> None:
@@ -60,7 +60,7 @@ class Failures(L2Fixtures):
         with failing():
             rig.driver.load(rig.empty(keys[0]))
             rig.driver.has(*keys)
-            rig.driver.store(rig.whole(rig.key(2)))
+            rig.driver.own_store(rig.whole(rig.key(2)))
         end = time.monotonic() + self.wait_seconds
         while rig.driver.load(rig.empty(keys[0])) != (DONE,):  # a circuit breaker may have to close first
             assert time.monotonic() < end, (

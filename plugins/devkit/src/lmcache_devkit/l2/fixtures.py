@@ -42,7 +42,10 @@ class L2Fixtures(OfferSuite):
 
     @pytest.fixture
     def media(self) -> Media | None:
-        """The way to the bytes behind the adapter's back.  None: there is none."""
+        """The way to the bytes behind the adapter's back.  None: there is none.
+
+        Of an adapter that is READ_ONLY, also the way in which objects come there, and it takes away at its end what it
+        has put there.  Without it, only what needs no objects is checked."""
         return None
 
     @pytest.fixture
@@ -68,9 +71,14 @@ class L2Fixtures(OfferSuite):
 
     @pytest.fixture
     def rig(
-        self, under_test: OpenableOffer, memory: BorrowedMemory, record_property: Callable[[str, object], None]
+        self,
+        request: pytest.FixtureRequest,
+        under_test: OpenableOffer,
+        memory: BorrowedMemory,
+        record_property: Callable[[str, object], None],
     ) -> Iterator[Rig]:
-        rig = Rig(under_test, memory, self.wait_seconds)
+        # found when it is first needed: it may need the adapter that the rig has opened
+        rig = Rig(under_test, memory, self.wait_seconds, lambda: request.getfixturevalue("media"))
         yield rig
         if left := rig.finish():
             record_property(LEFT_BEHIND, [f"{key.space.model_name} {key.object_id.hex()}" for key in left])

@@ -41,7 +41,9 @@ class MediaDamage(L2Fixtures):
         hurt, other = rig.put(2)
         FAULTS[fault](media, hurt)
         try:
-            assert rig.driver.verified_load(rig.empty(hurt)) == (DAMAGED,)
+            (outcome,) = rig.driver.verified_load(rig.empty(hurt))
+            # what has nothing to move aside may take an empty place for one without an object
+            assert outcome is DAMAGED or (rig.is_read_only and fault == "emptied" and outcome is MISSING)
             assert rig.driver.has(hurt, other) == (MISSING, DONE)
             rig.assert_whole(other)
             if Capability.DELETE in rig.capabilities:
@@ -69,7 +71,7 @@ class MediaDamage(L2Fixtures):
         try:
             assert rig.driver.verified_load(rig.empty(key)) == (FOREIGN,)
             assert rig.driver.has(key) == (MISSING,)
-            assert rig.driver.store(rig.whole(key)) == (Outcome.REJECTED,)
+            assert rig.driver.own_store(rig.whole(key)) == (Outcome.REJECTED,)
             if Capability.DELETE in rig.capabilities:
                 assert rig.driver.delete(key) == (MISSING,)
             assert media.read(key) == LETTER
@@ -85,6 +87,7 @@ class MediaDamage(L2Fixtures):
         rig.assert_whole(gone, other)
 
     def test_what_is_stored_is_the_object_and_nothing_else(self, rig: Rig, media: Media | None) -> None:
+        rig.require_stores()
         media = _needed(media)
         key = rig.key(0)
         _, buffer = item = rig.whole(key)

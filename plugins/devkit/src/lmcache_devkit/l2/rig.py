@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, payload_of
+from lmcache_devkit.l2.media import Media
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.offer_under_test import OpenableOffer
 
@@ -35,7 +36,14 @@ class Stored(NamedTuple):
 class Rig:
     """Keys of a rig are its own, so that it can work on a backend that is in use.  One thread."""
 
-    def __init__(self, under_test: OpenableOffer, memory: BorrowedMemory, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        under_test: OpenableOffer,
+        memory: BorrowedMemory,
+        wait_seconds: float,
+        media: Callable[[], Media | None] = lambda: None,
+    ) -> None:
+        """`media`: asked for when an object is first put where an adapter that is READ_ONLY finds it."""
         token = secrets.token_hex(8)
         self.under_test = under_test
         self.memory = memory
@@ -44,6 +52,7 @@ class Rig:
         )
         self.token = token
         self._wait_seconds = wait_seconds
+        self._media = media
         self._drivers: list[L2Driver] = []
         self.unremovable: list[ObjectKey] = []
         """Keys under which the test left something that an adapter must not delete."""
@@ -61,6 +70,16 @@ class Rig:
         if missing := capability & ~self.capabilities:
             pytest.skip(f"the adapter does not declare {missing.name}")
 
+    @property
+    def is_read_only(self) -> bool:
+        """Objects come there by other ways: `store` of a driver goes that way, `own_store` is to be refused."""
+        return Capability.READ_ONLY in self.capabilities
+
+    def require_stores(self) -> None:
+        """Skip the test where it is about how the adapter stores, and the adapter stores nothing."""
+        if self.is_read_only:
+            pytest.skip("the adapter is READ_ONLY: it stores nothing")
+
     def require_room(self, wanted_bytes: int) -> None:
         """Skip the test where the adapter says that it has less room."""
         usage = self.driver.usage()
@@ -75,7 +94,9 @@ class Rig:
     def open(self) -> L2Driver:
         """One more adapter on the same backend; the end of the test closes it.  It knows what is there, where it declares
         USAGE: before, it may miss objects that it has not found yet."""
-        driver = L2Driver(self.under_test.open(self.context()), self._wait_seconds)
+        adapter = self.under_test.open(self.context())
+        is_read_only = Capability.READ_ONLY in adapter.capabilities
+        driver = L2Driver(adapter, self._wait_seconds, self._place if is_read_only else None)
         self._drivers.append(driver)
         driver.usage()
         return driver
@@ -86,6 +107,14 @@ class Rig:
         self.memory = memory or self.memory
         self.driver = self.open()
         return self.driver
+
+    def _place(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
+        media = self._media()
+        if media is None:
+            pytest.skip(
+                "the adapter is READ_ONLY, and the fixture media gives no way to put objects where it finds them"
+            )
+        media.write(key, bytes(buffer.view))
 
     # --- objects
 
@@ -170,6 +199,8 @@ class Rig:
                 faults.append(error)
         if faults:
             raise faults[0]
+        if self.is_read_only:
+            return []  # the fixture that has put them there takes them away
         return left + self._delete_rejected() if self.unremovable else left
 
     def _delete_rejected(self) -> list[ObjectKey]:

@@ -64,6 +64,7 @@ class RoundTrips(L2Fixtures):
         assert rig.driver.load(rig.empty(key)) == (MISSING,)
 
     def test_storing_again_changes_nothing(self, rig: Rig) -> None:
+        rig.require_stores()
         (key,) = rig.put(1)
         usage = rig.driver.adapter.usage()
         assert rig.driver.store(rig.whole(key)) == (DONE,)
@@ -85,6 +86,7 @@ class RoundTrips(L2Fixtures):
             )
 
     def test_an_object_beyond_the_declared_maximum_is_rejected(self, rig: Rig) -> None:
+        rig.require_stores()
         most = largest_object_bytes(rig.driver.adapter)
         if most is None or most > 2 * self.payload_bytes_max:
             pytest.skip(f"the adapter's largest object is {most or 'of any size'}")

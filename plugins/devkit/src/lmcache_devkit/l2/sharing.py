@@ -40,6 +40,7 @@ class Sharing(L2Fixtures):
         rig.assert_whole(late)
 
     def test_two_that_store_one_key_are_both_done_with_one_object(self, rig: Rig) -> None:
+        rig.require_stores()
         rig.require(Capability.SHARED)
         other = rig.open()
         for number in range(10):
@@ -94,6 +95,7 @@ class Sharing(L2Fixtures):
         self._within_limit(lambda: other.has(*keys) == (DONE,) * 3)
 
     def test_two_processes_see_what_the_other_does(self, rig: Rig) -> None:
+        rig.require_stores()
         rig.require(Capability.SHARED)
         if not self.reached_by_processes:
             pytest.skip("another process cannot open this backend (reached_by_processes)")
