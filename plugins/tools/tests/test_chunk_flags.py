@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import CommandParser
 from lmcache_tools import chunk_flags
 from lmcache_tools.chunk_flags import add_chunk_flags, selection_of
 
 
 def read(flag: str, path: str, *more: str) -> dict[str, Any]:
-    parser = Parser("lmcache things", "Things.")
+    parser = CommandParser("lmcache things", "Things.")
     add_chunk_flags(parser)
     return selection_of(parser.parse_all(["--model", "m", flag, path, *more]))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import CommandParser
 from lmcache_http.admin_api.changes import UNTIL_RESTART, AdapterState
 from lmcache_tools.admin_client import AdminClient
 from lmcache_tools.page import Block, Line, Mood, Table
@@ -18,11 +18,11 @@ _POLL_SECONDS: Final = 0.2
 _MOODS: Final = {"serving": Mood.GOOD, "removed": Mood.QUIET, "lingering": Mood.BAD}
 
 
-def add_name(parser: Parser) -> None:
+def add_name(parser: CommandParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the adapter, as `lmcache adapters list` shows it")
 
 
-def add_wait(parser: Parser) -> None:
+def add_wait(parser: CommandParser) -> None:
     parser.add_argument("--wait", action="store_true", help="come back when it is over")
 
 

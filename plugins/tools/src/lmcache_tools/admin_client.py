@@ -155,16 +155,16 @@ def _why(error: HTTPError) -> str:
     return f": {detail}" if isinstance(detail, str) and detail != error.reason else ""
 
 
-def read_token(path: str) -> str:
+def read_token(path: str, flag: str = "--http-token-file") -> str:
     """The token to send, of a file as the server reads it: the first that is not for reading alone, or else the first.  Raises
     ConfigError; the message never shows a token."""
     try:
         lines = [line.split() for line in Path(path).read_text(encoding="ascii").splitlines()]
     except OSError as error:
-        raise ConfigError(f"--http-token-file {path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{flag} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"--http-token-file {path}: a token is plain ASCII") from None
+        raise ConfigError(f"{flag} {path}: a token is plain ASCII") from None
     tokens = [words for words in lines if words and not words[0].startswith("#")]
     if not tokens:
-        raise ConfigError(f"--http-token-file {path}: there is no token in it")
+        raise ConfigError(f"{flag} {path}: there is no token in it")
     return next((words[0] for words in tokens if "read" not in words[1:]), tokens[0][0])

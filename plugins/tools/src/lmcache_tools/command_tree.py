@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core import Command
-from lmcache_core.app.console.command_line import Parser, PluginSelection
+from lmcache_core import Command, CommandParser
+from lmcache_core.app.console.command_line import PluginSelection
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -32,7 +32,7 @@ class PluginCommand:
     """Empty where only the command knows its flags."""
 
 
-def core_parsers() -> list[Parser]:
+def core_parsers() -> list[CommandParser]:
     """Those of core's commands, in the order of `lmcache --help`.  Imports all of them."""
     modules = [f"{name}_{word}" if word else name for name in CORE_COMMANDS for word in CORE_GROUPS.get(name) or ("",)]
     return [parser for name in modules for parser in import_module(f"lmcache_core.app.commands.{name}").parsers()]

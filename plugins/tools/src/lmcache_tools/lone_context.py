@@ -7,9 +7,9 @@ import mmap
 import uuid
 
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.l2_adapter import AdapterContext
 
 
 class _NoEvents:

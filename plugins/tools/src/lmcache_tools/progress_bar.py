@@ -20,11 +20,11 @@ def progress_bar(steps: int) -> Iterator[Callable[[str], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=steps)
-        begun = 0
+        started = 0
 
         def begin(text: str) -> None:
-            nonlocal begun
-            progress.update(task, completed=begun, description=text)
-            begun += 1
+            nonlocal started
+            progress.update(task, completed=started, description=text)
+            started += 1
 
         yield begin

@@ -27,7 +27,7 @@ def status_page(now: Sample, before: Sample | None = None) -> list[Block]:
     blocks = [*_head(status), *_l1(status), *_traffic(now, before)]
     for section in (_tenants(status), _workers(status), _adapters(status)):
         blocks += section
-    return [*blocks, *_conditions(status)]
+    return [*blocks, *condition_blocks(status)]
 
 
 def _head(status: Loose) -> Iterator[Block]:
@@ -220,7 +220,7 @@ def _bad_count(count: float) -> Line:
 _MOODS: Final = {"info": Mood.PLAIN, "warning": Mood.DOUBTFUL, "critical": Mood.BAD}
 
 
-def _conditions(status: Loose) -> Iterator[Block]:
+def condition_blocks(status: Loose) -> Iterator[Block]:
     """Everything that is not as it should be, the severest first, with what to do about it."""
     yield Line()
     rows = list(status / "conditions")

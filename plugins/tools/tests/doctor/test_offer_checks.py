@@ -15,7 +15,15 @@ from lmcache_tools.doctor.offer_checks import offer_checks
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 SOURCE = """
-    from lmcache_core import CheckResult, Offer, PluginSettings, hookimpl
+    from pydantic import Field
+
+    from lmcache_core import CheckResult, Offer, PluginSettings, SettingGroup, hookimpl
+
+    class Far(PluginSettings):
+        acme_far: bool = Field(False, description="f")
+
+    def apply(values, given):
+        return {"l1_memory:far": {"speed": 3}} if values.acme_far else {}
 
     class Settings(PluginSettings):
         speed: int = 1
@@ -30,6 +38,18 @@ SOURCE = """
     @hookimpl
     def lmcache_l2_adapters():
         return [Offer("acme", "a", "acme_plugin:x", "acme_plugin:Settings", check="acme_plugin:check")]
+
+    @hookimpl
+    def lmcache_serdes():
+        return [Offer("packed", "p", "acme_plugin:x", "acme_plugin:Settings", check="acme_plugin:check")]
+
+    @hookimpl
+    def lmcache_l1_memories():
+        return [Offer("far", "f", "acme_plugin:x", "acme_plugin:Settings", check="acme_plugin:check")]
+
+    @hookimpl
+    def lmcache_settings():
+        return [SettingGroup("Acme", "acme_plugin:Far", "acme_plugin:apply")]
 
     @hookimpl
     def lmcache_subscribers():
@@ -55,3 +75,15 @@ def test_what_the_configuration_uses_is_checked_with_its_settings(found: list[Pr
 
 def test_a_check_that_fails_is_named(found: list[ProbeResult]) -> None:
     assert "its check 'acme_plugin:failing' failed: RuntimeError: no luck" in found[1].text
+
+
+def test_serdes_of_adapters_and_the_memory_of_l1_are_in_use_too(install: Callable[..., Path]) -> None:
+    install("acme", SOURCE)
+    plugins = load_plugins(["acme", "serde"])
+    adapter = {"type": "acme", "speed": 20, "serde": {"type": "packed", "speed": 4}}
+    settings = read_settings({"l2_adapter": [adapter], "acme_far": True}, plugins)
+    found = offer_checks(CheckContext(settings, plugins, adapter_specs(settings.l2_adapter, plugins)))
+    assert [(each.probe, each.text) for each in found][:2] == [
+        ("serde packed", "speed 4 is slow"),
+        ("L1 memory far", "speed 3 is slow"),
+    ]

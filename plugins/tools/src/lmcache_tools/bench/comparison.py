@@ -96,10 +96,10 @@ class Comparison:
         return self.results
 
     def _grid(self, size: int, depth: int, objects: BenchObjects) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         for number in range(-self._plan.warmup_rounds, self._plan.rounds):
             seconds = self._plan.seconds
-            if seconds is not None and number >= _ROUNDS_MIN and time.monotonic() - begun > seconds:
+            if seconds is not None and number >= _ROUNDS_MIN and time.monotonic() - started > seconds:
                 return
             self._progress(_round_text(size, depth, number))
             self._round(size, depth, number, objects)

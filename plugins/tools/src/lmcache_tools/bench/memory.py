@@ -19,7 +19,7 @@ _SPARE_BYTES: Final = 256 << 20
 
 
 def require_memory(size_bytes: int, machine: Machine = Machine()) -> None:  # noqa: B008 - it has no state
-    """Raises ResourceError when so much is not to be had: allocating it anyway would end some process, not this call."""
+    """Raises ResourceError when there is not as much free: allocating it anyway would end some process, not this call."""
     available = machine.meminfo("MemAvailable")
     if available is not None and size_bytes + _SPARE_BYTES > available:
         raise ResourceError(

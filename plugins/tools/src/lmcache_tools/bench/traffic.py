@@ -54,9 +54,9 @@ class Traffic:
     def run(self, lane: Lane, steps: Sequence[Step]) -> Sample | None:
         """All of these steps.  None when it was interrupted: what was on its way has ended then.  Raises BenchFailedError
         for the first step that fails, once nothing is on its way, and when nothing ends for too long."""
-        counted, cpu, begun = _device_read_bytes(), _cpu_seconds(), time.perf_counter()
+        counted, cpu, started = _device_read_bytes(), _cpu_seconds(), time.perf_counter()
         latencies = self._run(lane, steps)
-        seconds, spent, delivered = time.perf_counter() - begun, _cpu_seconds() - cpu, _device_read_bytes()
+        seconds, spent, delivered = time.perf_counter() - started, _cpu_seconds() - cpu, _device_read_bytes()
         if len(latencies) < len(steps):
             return None
         from_device = None if counted is None or delivered is None else delivered - counted
@@ -75,8 +75,8 @@ class Traffic:
             if not under_way:
                 break
             for end in self._wait(lane, poll, len(under_way)):
-                step, begun = under_way.pop(end.token)
-                latencies.append(time.perf_counter() - begun)
+                step, started = under_way.pop(end.token)
+                latencies.append(time.perf_counter() - started)
                 if end.fault is not None and fault is None:
                     what = f"{step.verb.value} of an object of {size_text(step.buffer.length)}"
                     fault = BenchFailedError(f"{lane.name}: {what}: {end.fault}")

@@ -2,7 +2,7 @@
 
 A module has two functions and the command that they make:
 
-    def parsers() -> list[Parser]: ...                        # every command line that it takes, for completion and docs
+    def parsers() -> list[CommandParser]: ...                 # every command line that it takes, for completion and docs
     def run(arguments: Sequence[str], context: CommandContext) -> ExitCode: ...
     COMMAND: Final = Command(run, parsers)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.changes import AdapterState
 from lmcache_tools.adapter_page import ADAPTERS, adapter_page
@@ -20,8 +19,8 @@ _PATIENCE_SECONDS: Final = 45.0
 """Longer than the server waits for an adapter to open."""
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache adapters add", "Open an L2 adapter and use it, until the server is restarted.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache adapters add", "Open an L2 adapter and use it, until the server is restarted.")
     parser.add_argument(
         "adapter",
         metavar="JSON",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.changes import AdapterStates
 from lmcache_tools.adapter_page import ADAPTERS, adapter_table
@@ -14,8 +13,8 @@ from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache adapters list", "Show the L2 adapters of a running server, and what each is doing.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache adapters list", "Show the L2 adapters of a running server, and what each is doing.")
     add_admin_flags(parser)
     return [parser]
 

@@ -7,8 +7,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.changes import REMOVAL_SECONDS, REMOVAL_SECONDS_MAX, AdapterState
 from lmcache_tools.adapter_page import adapter_page, adapter_path, add_name, add_wait, wait_while
@@ -16,8 +15,8 @@ from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache adapters remove",
         "Drain an L2 adapter and take it out of the server.  What its backend holds stays there.",
     )

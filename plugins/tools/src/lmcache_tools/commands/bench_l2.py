@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, ResourceError
-from lmcache_core import Command, CommandContext
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.commands.server import take_turns
-from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
+from lmcache_core.app.console.command_line import add_selection_flags, selection_of
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_tools.bench.interruption import Interruption
@@ -38,8 +38,8 @@ _MEDIUM_HELP: Final = (
 )
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache bench l2", _ABOUT)
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache bench l2", _ABOUT)
     add = parser.add_argument
     add("--l2-adapter", action="append", default=[], metavar="JSON", help=_ADAPTER_HELP)
     add("--sizes", default="4MiB,32MiB", metavar="LIST", help="of whole objects, with commas (default: %(default)s)")

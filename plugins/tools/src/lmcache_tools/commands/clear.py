@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.quotas import Cleared
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
@@ -14,8 +13,8 @@ from lmcache_tools.output import output_of
 from lmcache_tools.page import Line
 
 
-def parsers(program: str = "lmcache clear") -> list[Parser]:
-    parser = Parser(program, "Drop what a running server has in L1; what L2 has stays there.")
+def parsers(program: str = "lmcache clear") -> list[CommandParser]:
+    parser = CommandParser(program, "Drop what a running server has in L1; what L2 has stays there.")
     parser.add_argument(
         "--force", action="store_true", help="what is held, too: it is hit no more, and leaves with its reader"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
+from lmcache_core import Command, CommandContext, CommandParser
+from lmcache_core.app.console.command_line import add_selection_flags, selection_of
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_tools.command_tree import actions_called, command_tree, plugin_commands_with_parsers
 
@@ -17,9 +17,9 @@ _INSTALLS: Final = {
 }
 
 
-def parsers() -> list[Parser]:
+def parsers() -> list[CommandParser]:
     where = "; ".join(f"{shell}: {place}" for shell, place in _INSTALLS.items())
-    parser = Parser(
+    parser = CommandParser(
         "lmcache completion",
         "Print a script that makes a shell complete commands and flags, those of the plugins that are installed now among "
         "them.  The script looks at no plugin itself; write it again after installing one.",

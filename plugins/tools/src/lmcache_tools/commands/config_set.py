@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.changes import UNTIL_RESTART, ChangedSettings
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
@@ -19,8 +18,8 @@ _PATIENCE_SECONDS: Final = 30.0
 """Longer than the server waits for a new eviction policy to learn what L1 holds."""
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache config set", "Change settings of a running server, all of them or none, until it is restarted."
     )
     parser.add_argument(

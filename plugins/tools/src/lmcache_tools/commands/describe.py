@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_tools.admin_client import AdminClient, add_admin_flags, default_url
 from lmcache_tools.description import describe_server, description_page
@@ -18,8 +17,8 @@ from lmcache_tools.page import Block, Line, Table
 _ENGINE_URL: Final = "http://localhost:8000"
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache describe", "Say in words what a server is, and how many tokens fit into each of its tiers."
     )
     parser.add_argument(

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core import Command, CommandContext
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec
 from lmcache_core.app.configuration import ServerFlags, read_settings
-from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
+from lmcache_core.app.console.command_line import command_selection, server_selection
 from lmcache_core.app.console.command_output import add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -32,7 +32,7 @@ _TERA: Final = 1e12
 _MOODS: Final = {Level.OK: Mood.GOOD, Level.WARN: Mood.DOUBTFUL, Level.FAIL: Mood.BAD}
 
 
-def parsers() -> list[Parser]:
+def parsers() -> list[CommandParser]:
     return [_parser(command_selection().load())]
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.objects import ObjectEntry, ObjectsPage
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
@@ -21,8 +20,8 @@ _HASH_DIGITS: Final = 16
 """Digits of a chunk hash that are shown to people; JSON has all of them."""
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache keys", "List what a running server holds, object by object.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache keys", "List what a running server holds, object by object.")
     parser.add_argument("--tier", choices=("l1", "l2"), default="l1", help="memory or a storage backend (default: l1)")
     parser.add_argument("--adapter", help="which backend, where there are several")
     parser.add_argument("--model", help="objects of this model alone: its served name, or what an engine sends")

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core import Command, CommandContext
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.commands.ping import (
     add_engine_port_flags,
     add_ping_flags,
@@ -18,7 +18,6 @@ from lmcache_core.app.commands.ping import (
     ping_engine_port,
     show_pings,
 )
-from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.loose_json import Loose
@@ -27,8 +26,8 @@ _UNHEALTHY: Final = (503,)
 _ANY_HOST: Final = ("0.0.0.0", "::")
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache ping kvcache",
         "Ask whether the engine port and the admin API of a cache server answer, and how fast.  The engine port is where "
         "the admin API says, unless a flag says otherwise.",

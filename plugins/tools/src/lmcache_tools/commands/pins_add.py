@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.chunks import ChunksPinned
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
@@ -15,8 +14,8 @@ from lmcache_tools.output import output_of
 from lmcache_tools.page import Line
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache pins add", "Keep what a running server has of these chunks in its L1.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache pins add", "Keep what a running server has of these chunks in its L1.")
     parser.add_argument("name", help="the pin's name; one that is in use is added to")
     parser.add_argument("--ttl", type=float, metavar="SECONDS", help="how long (default: until it is removed)")
     add_chunk_flags(parser)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.chunks import PinsAnswer
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
@@ -14,8 +13,8 @@ from lmcache_tools.output import output_of
 from lmcache_tools.page import Block, Line, Table
 
 
-def parsers() -> list[Parser]:
-    parser = Parser("lmcache pins list", "Show what is pinned in a running server's L1.")
+def parsers() -> list[CommandParser]:
+    parser = CommandParser("lmcache pins list", "Show what is pinned in a running server's L1.")
     add_admin_flags(parser)
     return [parser]
 

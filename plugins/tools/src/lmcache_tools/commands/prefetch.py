@@ -8,8 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.chunks import PrefetchProgress, PrefetchSubmitted
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
@@ -21,8 +20,8 @@ from lmcache_tools.waiting import waiting
 _LOOK_SECONDS: Final = 0.2
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache prefetch", "Bring chunks from L2 into a running server's L1, and wait until they are there."
     )
     parser.add_argument("--pin", metavar="NAME", help="keep what comes in L1, under this name")

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
-from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import PageOutput, output_of
@@ -18,8 +17,8 @@ from lmcache_tools.page import Page, Table
 from lmcache_tools.status_page import Sample, status_page
 
 
-def parsers() -> list[Parser]:
-    parser = Parser(
+def parsers() -> list[CommandParser]:
+    parser = CommandParser(
         "lmcache status", "Show how a running server is, what it holds and for which tenants, and what it does."
     )
     parser.add_argument(

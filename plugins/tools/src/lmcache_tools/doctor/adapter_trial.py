@@ -63,10 +63,10 @@ def try_adapter(spec: AdapterSpec, plugins: LoadedPlugins, object_bytes: int, ti
     memory = mmap.mmap(-1, 2 * object_bytes)
     region = _region(memory)
     try:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         layouts = NumberLayouts()
         adapter = open_spec(spec, plugins, lone_context(spec.name, _MODEL, region), layouts)
-        opened = time.perf_counter() - begun
+        opened = time.perf_counter() - started
         try:
             layouts.suit(spec.name, adapter, [object_bytes])
             return _rounds(_Talk(adapter, timeout_seconds), spec.name, region, object_bytes, opened)
@@ -109,11 +109,11 @@ class _Talk:
                     self._done[completion.job] = completion
         return self._done[job].outcomes[0]
 
-    def timed(self, step: str, job: JobId, begun: float) -> float:
+    def timed(self, step: str, job: JobId, started: float) -> float:
         outcome = self.outcome(step, job)
         if outcome is not Outcome.DONE:
             raise TrialFailedError(f"{step}: {outcome.value}")
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
 
 def _rounds(talk: _Talk, name: str, region: MemoryRegion, object_bytes: int, opened: float) -> Trial:
@@ -140,13 +140,13 @@ def _round(
     talk: _Talk, key: ObjectKey, source: BorrowedBuffer, target: BorrowedBuffer, *, lossy: bool
 ) -> tuple[float, float, float]:
     adapter = talk.adapter
-    begun = time.perf_counter()
-    store = talk.timed("store", adapter.submit_store([StoreItem(key, source)]), begun)
-    begun = time.perf_counter()
-    lookup = talk.timed("lookup", adapter.submit_lookup([key]), begun)
+    started = time.perf_counter()
+    store = talk.timed("store", adapter.submit_store([StoreItem(key, source)]), started)
+    started = time.perf_counter()
+    lookup = talk.timed("lookup", adapter.submit_lookup([key]), started)
     try:
-        begun = time.perf_counter()
-        load = talk.timed("load", adapter.submit_load([LoadItem(key, target)]), begun)
+        started = time.perf_counter()
+        load = talk.timed("load", adapter.submit_load([LoadItem(key, target)]), started)
     finally:
         adapter.unpin([key])
     found = check(target.view, key)

@@ -58,7 +58,7 @@ def _flops(size: int, multiply: Callable[[], object]) -> float:
     multiply()
     seconds = []
     for _ in range(_ROUNDS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         multiply()
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return 2.0 * size**3 / min(seconds)

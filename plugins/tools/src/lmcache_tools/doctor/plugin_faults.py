@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.configuration import advice
 from lmcache_core.app.offer_specs import offer_specs
 from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.missing_modules import missing_modules
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 

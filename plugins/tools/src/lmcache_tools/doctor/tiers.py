@@ -42,9 +42,9 @@ def copy_bytes_per_second() -> float:
         memoryview(target) as written,
     ):
         written[:] = read  # the first time pages are made, too
-        begun = time.perf_counter()
+        started = time.perf_counter()
         written[:] = read
-        return _COPY_BYTES / (time.perf_counter() - begun)
+        return _COPY_BYTES / (time.perf_counter() - started)
 
 
 def tiers(
