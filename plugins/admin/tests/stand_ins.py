@@ -15,7 +15,7 @@ from lmcache_core.contracts.server_control import (
     ServerControl,
     ShownSetting,
 )
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_devkit.event_recorder import EventRecorder
 
 
@@ -104,6 +104,7 @@ def parts(**changes: Any) -> AdminParts:
         "quotas": StandInQuotas(),
         "cache": StandInCache(),
         "resolve": None,
+        "freeze": None,
         "adapters": StandInAdapters(),
         "settings": StandInSettings(),
         "events": EventRecorder(),

@@ -57,9 +57,9 @@ def test_who_sends_headers_slowly_is_refused(api: AdminService, said: bytes) -> 
 
 def test_drops_of_headers_do_not_win_time(api: AdminService) -> None:
     with connect(api) as client:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
-            while time.monotonic() - begun < 8:
+            while time.monotonic() - started < 8:
                 client.sendall(b"G")
                 time.sleep(0.05)
         except OSError:

@@ -51,7 +51,7 @@ def test_two_servers_cannot_have_one_port() -> None:
 
 
 def test_a_flag_of_the_plugin_that_is_left_out_is_a_warning() -> None:
-    plugins = load_plugins(["devkit"])
+    plugins = load_plugins(["devkit", "policies"])
     assert read_settings(ServerFlags(plugins).given(["--http-port", "8081"]), plugins).added == ()
     assert any("--http-port" in line and "plugin 'admin'" in line for line in plugins.warnings)
 

@@ -155,9 +155,9 @@ def test_no_request_waits_behind_a_long_listing(harness: StorageHarness, monkeyp
 
 
 def put_if_absent(harness: StorageHarness, chunk: bytes) -> None:
-    hold, _ = harness.storage.reserve(WORKER, space(), [chunk])
-    if hold.slots:
-        assert harness.storage.publish(hold, 0, "r")
+    references, _ = harness.storage.reserve(WORKER, space(), [chunk])
+    if references.slots:
+        assert harness.storage.publish(references, 0, "r")
     harness.settle()
 
 

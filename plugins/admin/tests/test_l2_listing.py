@@ -63,20 +63,20 @@ def test_every_key_is_on_one_page(shelf: Shelf, limit: int, at_once: int, monkey
 def test_an_adapter_is_found_by_its_name_or_is_the_only_one(shelf: Shelf) -> None:
     one, two = port_of(shelf, "one"), port_of(shelf, "two", 1)
     with pytest.raises(NoSuchAdapterError, match="no L2 adapter; start it with --l2-adapter"):
-        L2Listing(list).port(None, Capability.LIST)
-    assert L2Listing(lambda: [one]).port(None, Capability.LIST) is one
+        L2Listing(list).client(None, Capability.LIST)
+    assert L2Listing(lambda: [one]).client(None, Capability.LIST) is one
     several = L2Listing(lambda: [one, two])
-    assert several.port("two", Capability.LIST) is two
+    assert several.client("two", Capability.LIST) is two
     with pytest.raises(AdapterNotNamedError, match="there are: one, two"):
-        several.port(None, Capability.LIST)
+        several.client(None, Capability.LIST)
     with pytest.raises(NoSuchAdapterError, match="no adapter is called 'three'; there are: one, two"):
-        several.port("three", Capability.LIST)
+        several.client("three", Capability.LIST)
 
 
 def test_a_lacking_capability_is_named(shelf: Shelf) -> None:
     port = AdapterClient(0, "poor", shelf, Capability.DELETE, port_of(shelf)._clock, 30.0)
     with pytest.raises(NotOfferedError, match="adapter 'poor' does not offer LIST"):
-        L2Listing(lambda: [port]).port("poor", Capability.LIST | Capability.DELETE)
+        L2Listing(lambda: [port]).client("poor", Capability.LIST | Capability.DELETE)
 
 
 def test_one_that_hangs_is_abandoned_and_then_left_alone(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_filter_that_nothing_passes_gets_on_from_page_to_page(shelf: Shelf, mo
     """The adapter is slow, and its time is over in the middle of a call: what was looked at is not looked at again."""
     keys, port = keys_that_hang_at_the_third_call(shelf, monkeypatch)
     page = keys.page(port, None, 10, KeyFilter("absent"))
-    assert tuple(page) == ((), key(3, "odd").canonical.hex())
+    assert (page.keys, page.cursor) == ((), key(3, "odd").canonical.hex())
     with pytest.raises(AdapterSilentError):
         keys.page(port, page.cursor, 10, KeyFilter("absent"))
 

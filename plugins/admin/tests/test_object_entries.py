@@ -26,7 +26,8 @@ KEYS = st.builds(
 
 @given(KEYS)
 def test_an_entry_says_whose_object_it_is_and_its_key_leads_back(key: ObjectKey) -> None:
-    entry = ObjectEntry.model_validate(l2_entry(key), strict=True)
+    entry = ObjectEntry.model_validate(l2_entry(key, 4196), strict=True)
+    assert entry.stored_bytes == 4196
     assert read_keys([entry.key, entry.key.upper()]) == [key, key]
     assert entry.key.startswith(entry.chunk_hash)
     assert pack_kv_rank(entry.world_size, entry.worker_id) == key.space.kv_rank

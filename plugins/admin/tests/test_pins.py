@@ -66,10 +66,10 @@ def test_a_pin_does_not_keep_what_was_overwritten(harness: StorageHarness) -> No
     checks.unpin = pins_of(harness).release
     fill(harness, *CHUNKS[:2])
     pin(harness, "p", *CHUNKS[:2])
-    hold = harness.storage.acquire(1, "r", space(), CHUNKS[:2], 0)
-    assert hold is not None
-    harness.storage.payload(hold.slots[1])[0] ^= 1
-    harness.storage.release(hold)
+    references = harness.storage.acquire(1, "r", space(), CHUNKS[:2], 0)
+    assert references is not None
+    harness.storage.payload(references.slots[1])[0] ^= 1
+    harness.storage.release(references)
     assert harness.storage.acquire(1, "r", space(), CHUNKS[:2], 0) is None
     assert pinned_bytes(harness) == SLOT
     assert harness.cache.contents.state_counts().used_bytes == SLOT, "its slot is free"
@@ -226,10 +226,10 @@ def test_a_worker_reads_what_is_pinned(harness: StorageHarness) -> None:
     pin(harness, "p", CHUNKS[0])
     harness.ask(CHUNKS[0])
     assert harness.answer() == 1
-    hold = harness.storage.acquire(7, "r", space(), [CHUNKS[0]], 0)
-    assert hold is not None
-    assert bytes(harness.storage.payload(hold.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
-    harness.storage.release(hold)
+    references = harness.storage.acquire(7, "r", space(), [CHUNKS[0]], 0)
+    assert references is not None
+    assert bytes(harness.storage.payload(references.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
+    harness.storage.release(references)
     harness.storage.end_lookup(b"c", "r")
     assert harness.held() == 1
     pins_of(harness).unpin("p")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from lmcache_admin.plugin_calls import THREADS, UNANSWERED_MAX
 from lmcache_admin.service import AdminService
 from lmcache_core import PluginRoute
 from lmcache_core.app.masking import Hidden
 from lmcache_core.contracts.http_route import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute
+from lmcache_http.plugin_calls import THREADS, UNANSWERED_MAX
 from plugins.admin.tests.conversation import ask, running
 
 

@@ -21,7 +21,7 @@ from lmcache_admin.prefetch_orders import OrderRefusedError, OrderState, OrderVi
 from lmcache_core.contracts.cache_control import AddressedChunks
 from lmcache_core.contracts.policies import InsertFacts
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.l1.logs import Inserted
+from lmcache_core.l1.index import Inserted
 from plugins.admin.tests.operator_parts import orders_of, pins_of
 
 WISH = PinWish("p", PinSubject("m", ""), None)

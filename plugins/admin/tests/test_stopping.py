@@ -51,9 +51,9 @@ def test_a_request_that_is_not_answered_in_time_is_logged(caplog: pytest.LogCapt
     asking = threading.Thread(target=lambda: answers.append(ask(server, "/status")))
     asking.start()
     assert entered.wait(10)
-    begun = time.monotonic()
+    started = time.monotonic()
     server.close()
-    assert time.monotonic() - begun < STOP_SECONDS + 2
+    assert time.monotonic() - started < STOP_SECONDS + 2
     leave_it.set()
     asking.join(10)
     assert (answers[0].code, answers[0].body["detail"]) == (503, "the server ends")

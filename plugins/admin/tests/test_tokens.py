@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def test_a_file_that_is_taken_away_while_it_is_read_leaves_the_tokens(
     tokens = Tokens(path)
     (tmp_path / "token").write_text("second")
 
-    def read_and_take_away(path: str) -> list[Token]:
-        found = read_tokens(path)
+    def read_and_take_away(path: str, scopes: Sequence[Scope], flag: str) -> list[Token]:
+        found = read_tokens(path, scopes, flag)
         os.unlink(path)
         return found
 
@@ -144,7 +145,7 @@ def test_a_token_to_read_can_only_get(tmp_path: Path) -> None:
         ):
             refused = ask(server, path, method, body, **weak)
             assert (refused.code, refused.kind) == (403, "application/problem+json")
-            assert refused.body["detail"] == "this token has the scope 'read', which is for GET alone"
+            assert refused.body["detail"] == "this token has the scope 'read', which is not for this request"
             assert ask(server, path, method, body, Authorization="Bearer strong").code == 200
 
 

@@ -62,7 +62,7 @@ def test_an_engine_that_is_not_to_be_had_is_a_configuration_error(
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(opening, "IoEngine", refuse)
-    with pytest.raises(ConfigError, match=r"fs_native: io_engine 'io_uring' is not to be had here \(.*'auto'"):
+    with pytest.raises(ConfigError, match=r"fs_native: io_engine 'io_uring' is not available here \(.*'auto'"):
         open_here(io_engine="io_uring")
     assert not root.exists()
 

@@ -51,13 +51,13 @@ def test_every_item_is_in_one_batch_and_gets_its_result(
         tasks = [asyncio.create_task(calls.call(item)) for item in items]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        begun = sum(map(len, recorded.batches))
+        started = sum(map(len, recorded.batches))
         for at in cancelled & set(range(len(items))):
             tasks[at].cancel()
         for _ in range(3):
             await asyncio.sleep(0)
         in_use = [task for task in tasks if not task.done()]
-        assert len(in_use) >= begun  # what a batch has is in use until the batch has ended
+        assert len(in_use) >= started  # what a batch has is in use until the batch has ended
         recorded.go_on.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         for at, (item, result) in enumerate(zip(items, results, strict=True)):
@@ -94,12 +94,12 @@ def test_what_comes_while_a_call_runs_is_the_next_one() -> None:
     async def main() -> None:
         recorded = Recorded()
         calls = BatchCalls[int, int](CallSlots(4), recorded, batch_max=16, beside_seconds=TIMEOUT_SECONDS)
-        begun = []
+        started = []
         for item in range(20, 30):
-            begun.append(asyncio.create_task(calls.call(item)))
+            started.append(asyncio.create_task(calls.call(item)))
             await _settled()
         recorded.go_on.set()
-        await asyncio.gather(*begun)
+        await asyncio.gather(*started)
         assert [len(batch) for batch in recorded.batches] == [1, 9]
 
     asyncio.run(main())

@@ -23,11 +23,11 @@ class Counting(selectors.EpollSelector):
     """Of one descriptor: how often it was begun to watch it, and how often it was reported."""
 
     watched: int | None = None
-    begun = 0
+    started = 0
     reported = 0
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        self.begun += fileobj == self.watched
+        self.started += fileobj == self.watched
         return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -71,7 +71,7 @@ def test_the_loop_is_asked_once_to_watch_for_replies() -> None:
             into = memoryview(bytearray(8))
             asyncio.get_running_loop().call_soon(theirs.send, b"reply %d" % number)
             assert bytes(into[: await channel.receive(into)]) == b"reply %d" % number
-        assert selector.begun == 1
+        assert selector.started == 1
 
     run(scenario)
 

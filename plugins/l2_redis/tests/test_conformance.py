@@ -113,12 +113,12 @@ class TestSharing(RedisSetup, Sharing):
 # Another server's memory outlives ours, so the probe for durability passes; it is not promised, because that server may be
 # started again, too.
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::lmcache_devkit.undeclared.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore::lmcache_devkit.UndeclaredCapability")
 class TestShared(RedisSetup, L2AdapterSuite):
     way: ClassVar[Mapping[str, Any]] = {"shared": True}
 
 
-@pytest.mark.filterwarnings("ignore::lmcache_devkit.undeclared.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore::lmcache_devkit.UndeclaredCapability")
 @pytest.mark.slow
 class TestInPieces(RedisSetup, L2AdapterSuite):
     """Every object that is longer than a piece lies in several."""
@@ -129,7 +129,7 @@ class TestInPieces(RedisSetup, L2AdapterSuite):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::lmcache_devkit.undeclared.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore::lmcache_devkit.UndeclaredCapability")
 class TestCluster(RedisSetup, L2AdapterSuite):
     offer = "resp"
     way: ClassVar[Mapping[str, Any]] = {"shared": True, "value_piece_bytes": 65_536}

@@ -24,14 +24,14 @@ class Slow(Topology):
 
     def __init__(self) -> None:
         super().__init__(lambda address: pytest.fail("no node is asked"))
-        self.begun = 0
+        self.started = 0
         self.go_on = asyncio.Event()
 
     def node_of(self, name: bytes) -> Node:
         raise NotImplementedError
 
     async def _learn(self) -> None:
-        self.begun += 1
+        self.started += 1
         await self.go_on.wait()
 
 
@@ -49,9 +49,9 @@ def test_learning_goes_on_when_the_operation_that_began_it_is_over() -> None:
             await first
         topology.go_on.set()
         await asyncio.wait_for(second, 10)
-        assert topology.begun == 1
+        assert topology.started == 1
         await topology.learn()
-        assert topology.begun == 2
+        assert topology.started == 2
 
     asyncio.run(learn())
 

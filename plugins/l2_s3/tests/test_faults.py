@@ -11,10 +11,11 @@ from lmcache_core import HEADER_BYTES, BorrowedBuffer, CircuitState, Outcome, Re
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_l2_s3.adapter import S3Adapter
+from lmcache_l2_s3.answers import S3Error
 from lmcache_l2_s3.config import S3Settings
 from plugins.l2_s3.tests.bucket_media import BucketMedia, stopped_process
 from plugins.l2_s3.tests.opened import Open, circuit, counters, until
-from tests.remote.http_faults import HttpFaults, Status, Truncated, every
+from tests.remote.http_faults import Head, HttpFaults, Status, Truncated, every
 from tests.remote.s3_servers import S3Server
 
 DONE, MISSING, FAILED, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.REJECTED
@@ -155,3 +156,27 @@ def test_what_others_took_away_is_counted_again(
     assert driver.load((keys[0], memory.lend(OBJECT_BYTES))) == (MISSING,)
     driver.adapter.close(10)
     assert counted(open_here()) == (2, 2 * OBJECT_BYTES)
+
+
+def test_a_header_that_breaks_off_once_is_read_again_for_a_listing(
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory
+) -> None:
+    earlier = open_here()
+    (key,) = put(earlier, memory, 1)
+    earlier.adapter.close(5)
+    left = 1000
+
+    def rule(request: Head) -> Truncated | None:
+        nonlocal left
+        if request.method != "GET" or key.object_id.hex() not in request.path or not left:
+            return None
+        left -= 1
+        return Truncated(100)
+
+    driver = open_here(proxy.endpoint, retry_attempts_max=1)
+    proxy.switch(rule)
+    with pytest.raises(S3Error, match="reading the header"):
+        driver.keys(10)
+    left = 1
+    assert driver.keys(10) == [key]
+    assert left == 0

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lmcache_core import CircuitState, Outcome
+from lmcache_core import CircuitState, KeyPage, Outcome
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
@@ -87,7 +87,7 @@ def test_a_token_that_ends_while_the_adapter_runs_is_renewed_for_both_clients(
 
     proxy.switch(only_later_tokens)
     until(lambda: driver.load((key, memory.lend(OBJECT_BYTES))) == (DONE,))
-    assert driver.adapter.list_keys(None, 10).keys == (key,)
+    assert driver.adapter.list_keys(None, 10) == KeyPage((key,), None, (OBJECT_BYTES,))
     assert circuit(driver) is CircuitState.CLOSED
     driver.adapter.close(10)
     assert "threads of the client have not ended" not in caplog.text

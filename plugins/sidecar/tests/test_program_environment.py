@@ -15,7 +15,7 @@ from lmcache_core.app.masking import Hidden
 from lmcache_core.app.open_services import ContextOfServices
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_sidecar.environment import VALUE_BYTES_MAX, named_secrets, program_environment
 
 INFO = ServerInfo("node-1", "boot", "tcp://127.0.0.1:5555", "http://127.0.0.1:8080", 256, "0.0.0")
@@ -40,7 +40,9 @@ def context_of(**given: Any) -> ServiceContext:
     common = SimpleNamespace(
         settings=read_settings({"l2_adapter": (ADAPTER,), **given}, plugins), plugins=plugins, hidden=Hidden()
     )
-    return ContextOfServices(cast(Any, common), cast(Any, None), lambda: None)
+    return ContextOfServices(
+        cast(Any, common), cast(Any, None), list, lambda: None, cast(Any, None), cast(Any, None), dict
+    )
 
 
 def environment_of(**given: Any) -> dict[str, str]:

@@ -161,9 +161,9 @@ def test_a_stop_asks_the_program_and_everything_that_it_has_started(yard: Yard) 
     pids = [status["pid"] for status in yard.programs.status()[:2]]
     pids += [int((yard.folder / name).read_text()) for name in ("child", "orphan")]
     time.sleep(0.3)  # for the handler of a.py
-    begun = time.monotonic()
+    before = time.monotonic()
     assert yard.stop()
-    assert time.monotonic() - begun < WAIT_SECONDS / 2
+    assert time.monotonic() - before < WAIT_SECONDS / 2
     wait_for(lambda: not any(map(is_alive, pids)))
     assert [status["state"] for status in yard.programs.status()] == ["stopped", "stopped", "done"]
 
@@ -180,10 +180,10 @@ def test_one_that_does_not_want_to_end_is_killed(yard: Yard, caplog: pytest.LogC
 def test_a_shorter_grace_counts(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     yard.start(a_py=STUBBORN)
     wait_for(lambda: "ready" in caplog.text)
-    begun = time.monotonic()
+    before = time.monotonic()
     yard.programs.stop(10 * WAIT_SECONDS)
     assert yard.stop(0.05)
-    assert time.monotonic() - begun < WAIT_SECONDS
+    assert time.monotonic() - before < WAIT_SECONDS
 
 
 def test_one_that_writes_without_end_is_read_a_little_at_a_time(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

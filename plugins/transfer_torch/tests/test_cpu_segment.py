@@ -113,7 +113,7 @@ class Copier(PageCopier):
 
     def __init__(self) -> None:
         super().__init__(native="off")
-        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.started, self.go_on = threading.Event(), threading.Event()
 
     def gather(
         self,
@@ -124,7 +124,7 @@ class Copier(PageCopier):
         *,
         layers: range | None = None,
     ) -> int:
-        self.begun.set()
+        self.started.set()
         assert self.go_on.wait(10)
         return super().gather(group, bases, blocks, objects, layers=layers)
 
@@ -145,7 +145,7 @@ def test_memory_stays_mapped_while_a_copy_runs(segment: Segment) -> None:
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: memory.submit_gather(job, answers.append))
     thread.start()
-    assert copier.begun.wait(10)
+    assert copier.started.wait(10)
     memory.close()
     memory.close()
     assert mappings(segment) == before + 1

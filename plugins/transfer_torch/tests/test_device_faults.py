@@ -160,11 +160,11 @@ def test_memory_that_is_not_available(error: Exception) -> None:
 
 def test_status_does_not_wait_for_a_device_that_is_being_opened() -> None:
     """A driver may take seconds to start, and health is asked for meanwhile."""
-    begun, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
     site = Site()
 
     def slow(*_: object) -> CueDevice:
-        begun.set()
+        started.set()
         assert go_on.wait(10)
         return CueDevice()
 
@@ -174,7 +174,7 @@ def test_status_does_not_wait_for_a_device_that_is_being_opened() -> None:
     answers: list[dict[str, object]] = []
     asking = threading.Thread(target=lambda: answers.append(devices.status()))
     try:
-        assert begun.wait(10)
+        assert started.wait(10)
         asking.start()
         asking.join(5)
         assert answers == [{}]

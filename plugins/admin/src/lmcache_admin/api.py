@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from http import HTTPStatus
 from typing import Any, Final
 
-from litestar import Litestar
+from litestar import get
 from litestar.handlers import BaseRouteHandler
+from litestar.types import ASGIApp
 
 import lmcache_core
 from lmcache_admin.parts import AdminParts
-from lmcache_admin.plugin_calls import PluginCalls
 from lmcache_admin.routes.adapters import adapter_routes
 from lmcache_admin.routes.cache import cache_routes
 from lmcache_admin.routes.checksums import checksum_routes
@@ -20,20 +21,20 @@ from lmcache_admin.routes.deletions import deletion_routes
 from lmcache_admin.routes.log_level import log_level_routes
 from lmcache_admin.routes.objects import object_routes
 from lmcache_admin.routes.pins import pin_routes
-from lmcache_admin.routes.plugin_routes import operation, plugin_routes
-from lmcache_admin.routes.plugins import plugins_routes
 from lmcache_admin.routes.prefetches import prefetch_routes
 from lmcache_admin.routes.quota import quota_routes
 from lmcache_admin.routes.reconfigure import reconfigure_routes
+from lmcache_admin.routes.server import server_routes
 from lmcache_admin.routes.settings import setting_routes
-from lmcache_admin.routes.status import status_routes
-from lmcache_admin.routes.threads import threads_routes
-from lmcache_admin.routes.version import version_routes
 from lmcache_core import PluginRoute
 from lmcache_http.application import http_app
-from lmcache_http.openapi import ApiAbout, DescribedRoute
+from lmcache_http.openapi import ApiAbout, Operation
+from lmcache_http.plugin_calls import PluginCalls
+from lmcache_http.plugin_routes import described_plugin_routes, plugin_routes
+from lmcache_http.problem import ProblemError
 from lmcache_http.tokens import Tokens
 
+METRICS: Final = "/metrics"
 _ABOUT: Final = (
     "What a cache server tells its operators, and what they can change while it runs. Errors are problems (RFC 9457) whose "
     "`detail` names the thing, the limit and the remedy. With tokens, every request carries one, but for the routes that say "
@@ -47,14 +48,14 @@ def api_about() -> ApiAbout:
 
 def build_api(
     tokens: Tokens | None, parts: AdminParts, plugins: Sequence[PluginRoute], plugin_calls: PluginCalls
-) -> Litestar:
+) -> ASGIApp:
     """`plugin_calls` are the caller's to close."""
     return http_app(
         api_about(),
         core_routes(parts),
         tokens,
-        plugin_routes(plugins, plugin_calls),
-        [_described_plugin(each) for each in plugins],
+        [*plugin_routes(plugins, plugin_calls), *_without_metrics(plugins)],
+        described_plugin_routes(plugins),
     )
 
 
@@ -62,11 +63,8 @@ def core_routes(parts: AdminParts) -> list[BaseRouteHandler]:
     """Core's own, but for the one that describes all of them."""
     control = parts.control
     return [
-        *status_routes(parts.view),
-        *version_routes(parts),
+        *server_routes(parts),
         *config_routes(control.settings, control.adapters),
-        *plugins_routes(control.plugins),
-        *threads_routes(parts.view),
         *log_level_routes(control.events),
         *quota_routes(control.quotas),
         *cache_routes(control.cache),
@@ -88,7 +86,7 @@ def _object_routes(cache: AdminParts) -> list[BaseRouteHandler]:
 
 
 class _NoServer:
-    """The placeholder for every port where routes are only described."""
+    """The placeholder for all that routes ask, where they are only described."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -100,5 +98,25 @@ def every_core_route() -> list[BaseRouteHandler]:
     return core_routes(AdminParts(**{each.name: nothing for each in fields(AdminParts)}))
 
 
-def _described_plugin(plugin: PluginRoute) -> DescribedRoute:
-    return DescribedRoute(plugin.route.method, plugin.route.path, operation(plugin.route))
+def _without_metrics(plugins: Sequence[PluginRoute]) -> Sequence[BaseRouteHandler]:
+    """Where no plugin has `/metrics`: a route that says how to have it."""
+    if any(each.route.path == METRICS for each in plugins):
+        return ()
+
+    @get(
+        METRICS,
+        operation=Operation(
+            "Metrics, where a plugin has them.",
+            refusals={404: "no plugin has metrics"},
+            media_type="text/plain",
+            tag="plugins",
+        ),
+    )
+    async def no_metrics() -> None:
+        raise ProblemError(
+            HTTPStatus.NOT_FOUND,
+            "no plugin that is in use has metrics: pip install lmcache-observability, and leave out --disable-metrics, "
+            "--disable-observability and --no-plugin observability",
+        )
+
+    return (no_metrics,)

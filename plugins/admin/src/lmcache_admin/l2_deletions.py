@@ -70,15 +70,15 @@ class L2Deletions:
         self._stopping = threading.Event()
 
     def delete_keys(self, adapter: str | None, keys: Sequence[ObjectKey]) -> Deletion:
-        """Begin to delete these.  Raises what `L2Listing.port` does, and DeletionRefusedError."""
-        port = self._keys.port(adapter, Capability.DELETE)
-        return self._begin(port, lambda: iter((list(dict.fromkeys(keys)),)))
+        """Begin to delete these.  Raises what `L2Listing.client` does, and DeletionRefusedError."""
+        client = self._keys.client(adapter, Capability.DELETE)
+        return self._begin(client, lambda: iter((list(dict.fromkeys(keys)),)))
 
     def delete_matching(self, adapter: str | None, only: KeyFilter) -> Deletion:
         """Begin to delete everything that passes; where everything does, objects of other format versions, too.  Raises the
         same."""
-        port = self._keys.port(adapter, Capability.DELETE | Capability.LIST)
-        return self._begin(port, lambda: self._listed(port, only), everything=only == KeyFilter())
+        client = self._keys.client(adapter, Capability.DELETE | Capability.LIST)
+        return self._begin(client, lambda: self._listed(client, only), everything=only == KeyFilter())
 
     def find(self, deletion_id: str) -> Deletion | None:
         with self._lock:
@@ -90,19 +90,19 @@ class L2Deletions:
         self._stopping.set()
 
     def _begin(
-        self, port: AdapterAccess, batches: Callable[[], Iterator[Sequence[ObjectKey]]], *, everything: bool = False
+        self, client: AdapterAccess, batches: Callable[[], Iterator[Sequence[ObjectKey]]], *, everything: bool = False
     ) -> Deletion:
-        deletion = Deletion(f"deletion-{secrets.token_hex(8)}", port.name)
+        deletion = Deletion(f"deletion-{secrets.token_hex(8)}", client.name)
         with self._lock:
             self._forget_old()
             for other in self._deletions.values():
-                if other.adapter == port.name and not other.done.is_set():
+                if other.adapter == client.name and not other.done.is_set():
                     raise DeletionRefusedError(
-                        f"adapter '{port.name}' is deleting already ({other.deletion_id}); ask again when that has ended"
+                        f"adapter '{client.name}' is deleting already ({other.deletion_id}); ask again when that has ended"
                     )
             self._deletions[deletion.deletion_id] = deletion
         run = threading.Thread(
-            target=self._run, args=(deletion, port, batches, everything), name=f"l2-delete-{port.name}", daemon=True
+            target=self._run, args=(deletion, client, batches, everything), name=f"l2-delete-{client.name}", daemon=True
         )
         try:
             run.start()
@@ -115,35 +115,35 @@ class L2Deletions:
     def _run(
         self,
         deletion: Deletion,
-        port: AdapterAccess,
+        client: AdapterAccess,
         batches: Callable[[], Iterator[Sequence[ObjectKey]]],
         everything: bool,
     ) -> None:
         try:
-            self._delete(deletion, port, batches())
+            self._delete(deletion, client, batches())
             if everything and deletion.state is DeletionState.RUNNING:
-                self._delete_other_versions(deletion, port)
+                self._delete_other_versions(deletion, client)
             if deletion.state is DeletionState.RUNNING:
                 deletion.state = DeletionState.COMPLETED
         except LMCacheError as error:
             deletion.error = str(error)
             deletion.state = DeletionState.FAILED
         except Exception:  # the top of a thread: the deletion must not be shown as running
-            logger.exception("deletion failed adapter=%s", port.name)
+            logger.exception("deletion failed adapter=%s", client.name)
             deletion.error = "the server failed; its log says why"
             deletion.state = DeletionState.FAILED
         finally:
             deletion.ended_at = self._clock.monotonic()
             deletion.done.set()
 
-    def _delete(self, deletion: Deletion, port: AdapterAccess, batches: Iterable[Sequence[ObjectKey]]) -> None:
+    def _delete(self, deletion: Deletion, client: AdapterAccess, batches: Iterable[Sequence[ObjectKey]]) -> None:
         futile = 0
         for batch in batches:
             for begin in range(0, len(batch), SLICE):
                 outcomes = (
                     None
                     if self._stopping.is_set()
-                    else port.delete(batch[begin : begin + SLICE], self._stopping.is_set)
+                    else client.delete(batch[begin : begin + SLICE], self._stopping.is_set)
                 )
                 if outcomes is None:
                     deletion.state = DeletionState.STOPPED
@@ -155,25 +155,27 @@ class L2Deletions:
                 deletion.skipped += skipped
                 deletion.failed += len(outcomes) - deleted - missing - skipped
                 futile = 0 if deleted + missing + skipped else futile + 1
-                if port.is_shut:
-                    raise NoSuchAdapterError(f"adapter '{port.name}' was removed meanwhile; the rest was not tried")
+                if client.is_shut:
+                    raise NoSuchAdapterError(f"adapter '{client.name}' was removed meanwhile; the rest was not tried")
                 if futile == FAILED_SLICES_MAX:
-                    deletion.error = f"adapter '{port.name}' fails to delete; the rest was not tried"
+                    deletion.error = f"adapter '{client.name}' fails to delete; the rest was not tried"
                     deletion.state = DeletionState.FAILED
                     return
 
-    def _delete_other_versions(self, deletion: Deletion, port: AdapterAccess) -> None:
-        removed = port.delete_other_versions()
+    def _delete_other_versions(self, deletion: Deletion, client: AdapterAccess) -> None:
+        removed = client.delete_other_versions()
         if removed is None:
-            deletion.error = f"adapter '{port.name}' fails to delete objects of other format versions; the log says why"
+            deletion.error = (
+                f"adapter '{client.name}' fails to delete objects of other format versions; the log says why"
+            )
             deletion.state = DeletionState.FAILED
         else:
             deletion.deleted += removed
 
-    def _listed(self, port: AdapterAccess, only: KeyFilter) -> Iterator[Sequence[ObjectKey]]:
+    def _listed(self, client: AdapterAccess, only: KeyFilter) -> Iterator[Sequence[ObjectKey]]:
         cursor: str | None = None
         while not self._stopping.is_set():
-            page = self._keys.page(port, cursor, SLICE, only)
+            page = self._keys.page(client, cursor, SLICE, only)
             yield page.keys
             if (cursor := page.cursor) is None:
                 return

@@ -44,15 +44,15 @@ def read_salt(text: str) -> str:
 
 def l1_entry(found: CachedObject) -> dict[str, Any]:
     return {
-        **l2_entry(found.key),
+        **l2_entry(found.key, None),
         "state": found.state,
         "payload_bytes": found.payload_bytes,
         "slot_bytes": found.slot_bytes,
     }
 
 
-def l2_entry(key: ObjectKey) -> dict[str, Any]:
-    """What a key alone says, as `schemas_objects.ObjectEntry` has it."""
+def l2_entry(key: ObjectKey, stored_bytes: int | None) -> dict[str, Any]:
+    """What a key and its size say, as `ObjectEntry` has it."""
     space, model = key.space, parse_model_name(key.space.model_name)
     return {
         "key": key.canonical.hex(),
@@ -71,6 +71,7 @@ def l2_entry(key: ObjectKey) -> dict[str, Any]:
         "state": None,
         "payload_bytes": None,
         "slot_bytes": None,
+        "stored_bytes": stored_bytes,
     }
 
 

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmcache_admin.parts import AdminParts, open_parts
-from lmcache_admin.plugin_calls import ANSWER_SECONDS, PluginCalls
 from lmcache_admin.settings import AdminSettings, is_loopback
 from lmcache_core import ConfigError, PluginRoute, ServerInfo, Service, ServiceContext
 from lmcache_http.admin_api.paths import ADMIN_PATHS
+from lmcache_http.plugin_calls import ANSWER_SECONDS, PluginCalls
 from lmcache_http.route_checks import route_check
 from lmcache_http.server import LIMITS, HttpLimits, HttpServer
 from lmcache_http.tokens import TOKEN_VARIABLE, Tokens, open_tokens
 
 if TYPE_CHECKING:
-    from litestar import Litestar
+    from litestar.types import ASGIApp
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class AdminService(Service):
         self._calls = PluginCalls(plugin_seconds)
         self._parts, self._plugins = parts, plugins
 
-        def app() -> Litestar:
+        def app() -> ASGIApp:
             from lmcache_admin.api import build_api  # on the server's thread: it imports the web framework
 
             return build_api(tokens, parts, plugins, self._calls)

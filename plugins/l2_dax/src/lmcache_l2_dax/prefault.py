@@ -1,18 +1,24 @@
-"""Pages are had before they are needed: the first touch of a page costs more than the copy into it."""
+"""Allocates pages before they are needed: the first touch of a page costs more than the copy into it."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from typing import Final
 
 from lmcache_l2_dax.mapped_device import MappedDevice
-from lmcache_l2_dax.page_calls import populate
 
 AHEAD_BYTES: Final = 64 * 2**20
-"""So much of each device at most lies ready beyond what was used, and a sixteenth of it where that is less."""
+"""Bytes of each device that are allocated beyond those in use; a sixteenth of the device where that is less."""
 STEP_BYTES: Final = 16 * 2**20
+
+_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +46,7 @@ class Prefault:
         if used_bytes + self._ahead <= self._wanted:
             return
         with self._changed:
-            # A step further than asked, so that not every slot is news.
+            # A step further than asked, so that not every slot wakes the thread.
             self._wanted = max(self._wanted, used_bytes + self._ahead + STEP_BYTES)
             self._idle = False
             self._changed.notify_all()
@@ -68,7 +74,7 @@ class Prefault:
 
     def _populate(self, device: MappedDevice, length: int) -> bool:
         try:
-            populate(device.address + self._done, length)
+            _map_pages(device.address + self._done, length)
         except OSError as error:
             logger.warning(
                 "l2 device pages are not available ahead of need path=%s error=%s", device.path, error.strerror
@@ -88,3 +94,11 @@ class Prefault:
     def _rest(self) -> None:
         self._idle = True
         self._changed.notify_all()
+
+
+def _map_pages(address: int, length: int) -> None:
+    """Allocate these pages and map them; what they hold stays.  Takes long, other threads run meanwhile.  Raises OSError
+    where the medium is full, or this kernel cannot do it (EINVAL)."""
+    if _libc.madvise(address, length, _MADV_POPULATE_WRITE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -39,7 +39,7 @@ class DirectAlignment:
 
 
 def find_alignment(directory: Path) -> int:
-    """What O_DIRECT asks for in this directory, in bytes; 0 where it is not to be had.  Raises OSError where no file can
+    """What O_DIRECT asks for in this directory, in bytes; 0 where it is not supported.  Raises OSError where no file can
     be made there."""
     path = directory / "probe.tmp"
     try:

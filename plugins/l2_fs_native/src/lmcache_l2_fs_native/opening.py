@@ -15,7 +15,7 @@ ENGINE_STOP_SECONDS = 1.0
 
 def open_fs_native(settings: FsNativeSettings, context: AdapterContext) -> FsNativeAdapter:
     """Take the directory and serve from it at once; what is there is learned in the background.  Raises ConfigError where
-    the engine that was asked for is not to be had, ResourceError where the directory is not."""
+    the engine that was asked for is not available, ResourceError where the directory is not."""
     engine = _start_engine(settings, context)  # before the directory: what fails here has changed nothing there
     try:
         files = open_object_files(settings, context)
@@ -45,7 +45,7 @@ def _start_engine(settings: FsNativeSettings, context: AdapterContext) -> IoEngi
         )
     except OSError as error:
         raise ConfigError(
-            f"{context.name}: io_engine '{settings.io_engine}' is not to be had here ({error.strerror}); "
+            f"{context.name}: io_engine '{settings.io_engine}' is not available here ({error.strerror}); "
             "use 'auto' or 'threads', or a kernel and a sandbox that allow io_uring"
         ) from None
 

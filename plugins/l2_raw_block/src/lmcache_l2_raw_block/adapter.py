@@ -73,7 +73,7 @@ def _engine(settings: RawBlockSettings, name: str) -> IoEngine:
         return IoEngine(kind, workers, _depth(settings), BYTES_IN_FLIGHT)
     except OSError as error:
         raise ResourceError(
-            f"{name}: io_engine '{settings.io_engine}' is not to be had here ({error.strerror}); use posix, or auto"
+            f"{name}: io_engine '{settings.io_engine}' is not available here ({error.strerror}); use posix, or auto"
         ) from None
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from lmcache_core import HEADER_BYTES, Clock, ConfigError, KeyPage, ObjectHeader, ObjectKey, inspect
+from lmcache_core import HEADER_BYTES, Clock, ConfigError, KeyPage, ObjectHeader, inspect
 from lmcache_l2_redis.client import Client
 from lmcache_l2_redis.errors import WrongTypeError
 from lmcache_l2_redis.replies import command
@@ -82,17 +82,16 @@ class Listing:
     async def _page(self, cursor: str | None, limit: int) -> KeyPage:
         snapshot = await self._names(anew=cursor is None)
         at = b"" if cursor is None else bytes.fromhex(cursor)
-        keys: list[ObjectKey] = []
-        while True:
-            wanted = min(limit - len(keys), PAGES_TOGETHER)
-            if not wanted:
-                is_last = not snapshot.after(at, 1)
-                return KeyPage(tuple(keys), None if is_last else at.hex())
+        headers: list[ObjectHeader] = []
+        while wanted := min(limit - len(headers), PAGES_TOGETHER):
             found = snapshot.after(at, wanted)
             if not found:
-                return KeyPage(tuple(keys), None)
+                return _page(headers, None)
             at = found[-1][0]
-            keys += [key for key in await asyncio.gather(*(self._key(name) for _, name in found)) if key is not None]
+            read = await asyncio.gather(*(self._header(name) for _, name in found))
+            headers += [header for header in read if header is not None]
+        is_last = not snapshot.after(at, 1)
+        return _page(headers, None if is_last else at.hex())
 
     async def _names(self, *, anew: bool) -> Snapshot:
         now = self._clock.monotonic()
@@ -108,7 +107,7 @@ class Listing:
             self._snapshot, self._taken_at = snapshot, now
         return snapshot
 
-    async def _key(self, name: str) -> ObjectKey | None:
+    async def _header(self, name: str) -> ObjectHeader | None:
         """None: it is gone, or not ours."""
         data = name.encode()
         try:
@@ -117,4 +116,9 @@ class Listing:
             return None
         header = inspect(page) if isinstance(page, bytes) else None
         is_ours = isinstance(header, ObjectHeader) and object_name(self._prefix, header.key) == name
-        return header.key if isinstance(header, ObjectHeader) and is_ours else None
+        return header if isinstance(header, ObjectHeader) and is_ours else None
+
+
+def _page(headers: Sequence[ObjectHeader], cursor: str | None) -> KeyPage:
+    sizes = tuple(HEADER_BYTES + header.stored_bytes for header in headers)
+    return KeyPage(tuple(header.key for header in headers), cursor, sizes)

@@ -285,3 +285,8 @@ class S3Adapter(AsyncL2Adapter):
 
     def _name(self, key: ObjectKey) -> str:
         return object_name(self._settings.prefix, key)
+
+
+def open_s3(settings: S3Settings, context: AdapterContext) -> S3Adapter:
+    """Check the bucket, find out what the store can do, become its owner or its guest, and serve.  Raises ResourceError."""
+    return S3Adapter(settings, context)

@@ -138,9 +138,9 @@ class CrtClient:
 
     def peek_blocking(self, names: list[str], timeout_seconds: float) -> list[tuple[Reply, bytes]]:
         """The same for several, at the same time, on a thread that may wait."""
-        begun = [self._peek(name) for name in names]
+        started = [self._peek(name) for name in names]
         found = []
-        for page, request in begun:
+        for page, request in started:
             try:
                 request.finished_future.result(timeout_seconds)
                 reply = Reply(Answer.OK)

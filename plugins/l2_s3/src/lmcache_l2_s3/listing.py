@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lmcache_core import KeyPage, ObjectHeader, ObjectKey, inspect
-from lmcache_l2_s3.answers import Answer, S3Error
+from lmcache_l2_s3.answers import Answer, Reply, S3Error
 from lmcache_l2_s3.bucket import Bucket
 from lmcache_l2_s3.control_plane import ListedPage
 from lmcache_l2_s3.known_keys import KnownKeys
@@ -21,23 +21,24 @@ def list_keys(bucket: Bucket, known: KnownKeys, cursor: str | None, limit: int) 
     has not met.  Foreign objects, and objects that vanished since, are left out.  Raises S3Error, and ValueError for a
     cursor that was never given."""
     after = bucket.control.from_cursor(cursor)
-    keys: list[ObjectKey] = []
+    found: dict[ObjectKey, int] = {}
     while True:
-        page = bucket.control.list_page(after, limit - len(keys))
-        keys += _keys_of(bucket, known, page)
+        page = bucket.control.list_page(after, limit - len(found))
+        found |= _sizes_of(bucket, known, page)
         after = page.after
-        if after is None or len(keys) >= limit:
-            return KeyPage(tuple(keys), after)
+        if after is None or len(found) >= limit:
+            return KeyPage(tuple(found), after, tuple(found.values()))
 
 
-def _keys_of(bucket: Bucket, known: KnownKeys, page: ListedPage) -> list[ObjectKey]:
+def _sizes_of(bucket: Bucket, known: KnownKeys, page: ListedPage) -> dict[ObjectKey, int]:
     named = [(each.name, object_id) for each in page.objects if (object_id := object_id_of(each.name)) is not None]
     keys = {object_id: key for _, object_id in named if (key := known.get(object_id)) is not None}
     unknown = [(name, object_id) for name, object_id in named if object_id not in keys]
     for start in range(0, len(unknown), PEEKS_MAX):
         batch = unknown[start : start + PEEKS_MAX]
-        peeked = bucket.client.peek_blocking([name for name, _ in batch], PEEK_SECONDS)
-        for (name, object_id), (reply, first) in zip(batch, peeked, strict=True):
+        peeked = _peeked(bucket, [name for name, _ in batch])
+        for name, object_id in batch:
+            reply, first = peeked[name]
             if reply.answer not in (Answer.OK, Answer.ABSENT, Answer.EMPTY, Answer.REFUSED):
                 # A listing that leaves out what it could not read would name too little without saying so.
                 raise S3Error(
@@ -47,4 +48,12 @@ def _keys_of(bucket: Bucket, known: KnownKeys, page: ListedPage) -> list[ObjectK
             if isinstance(header, ObjectHeader) and object_name(bucket.prefix, header.key) == name:
                 keys[object_id] = header.key
                 known.note(header.key)
-    return [keys[object_id] for _, object_id in named if object_id in keys]
+    sizes = {each.name: each.size for each in page.objects}
+    return {keys[object_id]: sizes[name] for name, object_id in named if object_id in keys}
+
+
+def _peeked(bucket: Bucket, names: list[str]) -> dict[str, tuple[Reply, bytes]]:
+    """A store may break the connection over an object that vanishes while it is read: headers that broke off are read again."""
+    peeked = dict(zip(names, bucket.client.peek_blocking(names, PEEK_SECONDS), strict=True))
+    failed = [name for name, (reply, _) in peeked.items() if reply.answer is Answer.UNREACHABLE]
+    return peeked | dict(zip(failed, bucket.client.peek_blocking(failed, PEEK_SECONDS), strict=True))

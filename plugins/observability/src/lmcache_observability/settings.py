@@ -46,10 +46,10 @@ class ObservabilitySettings(PluginSettings):
         gt=0,
         le=10**8,
         allow_inf_nan=False,
-        description="Seconds after which a new file is begun there.",
+        description="Seconds after which a new file is started there.",
     )
     lookup_hash_log_rotation_max_size: int = Field(
-        104857600, ge=1, le=2**31 - 1, description="Bytes after which a new file is begun there."
+        104857600, ge=1, le=2**31 - 1, description="Bytes after which a new file is started there."
     )
     lookup_hash_log_max_files: int = Field(
         100, ge=1, le=2**31 - 1, description="Files that are kept there; the oldest go."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
-from lmcache_core import Event, LookupFinished, LookupHashes, ObjectsCame, ObjectsLeft, ObjectsRead
+from lmcache_core import Event, LookupFinished, LookupHashes, ObjectsAdded, ObjectsRead, ObjectsRemoved
 
 MODEL = "model"
 
@@ -52,8 +52,8 @@ def lookup(
     yield answered(request, len(numbers), hit, salt, model, at)
 
 
-def came(numbers: Sequence[int], salt: str = "", at: float = 1000.0, rank: int = 0) -> ObjectsCame:
-    return ObjectsCame(
+def came(numbers: Sequence[int], salt: str = "", at: float = 1000.0, rank: int = 0) -> ObjectsAdded:
+    return ObjectsAdded(
         model_name=MODEL,
         cache_salt=salt,
         kv_rank=rank,
@@ -66,8 +66,8 @@ def came(numbers: Sequence[int], salt: str = "", at: float = 1000.0, rank: int =
     )
 
 
-def left(numbers: Sequence[int], reason: str = "evicted", at: float = 1000.0, rank: int = 0) -> ObjectsLeft:
-    return ObjectsLeft(
+def left(numbers: Sequence[int], reason: str = "evicted", at: float = 1000.0, rank: int = 0) -> ObjectsRemoved:
+    return ObjectsRemoved(
         model_name=MODEL, cache_salt="", kv_rank=rank, reason=reason, chunk_hashes=hashes(numbers), at=at
     )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmcache_core import Event, LookupFinished, LookupHashes, ObjectsCame, ObjectsLeft
+from lmcache_core import Event, LookupFinished, LookupHashes, ObjectsAdded, ObjectsRemoved
 from lmcache_observability.metrics.ceiling import ALL, Ceiling
 from lmcache_observability.metrics.hash_batch import HashBatch
 from lmcache_observability.metrics.hit_rate_ceiling import HitRateCeiling
@@ -27,16 +27,16 @@ def opened(salts_max: int = 256, retention: float = 86400.0) -> HitRateCeiling:
 
 def tell(ceiling: HitRateCeiling, events: Iterable[Event], now: float = NOW) -> None:
     batch = list(events)
-    ceiling.begin(HashBatch([each for each in batch if isinstance(each, LookupHashes | ObjectsCame | ObjectsLeft)]))
+    ceiling.begin(HashBatch([each for each in batch if isinstance(each, LookupHashes | ObjectsAdded | ObjectsRemoved)]))
     for event in batch:
         match event:
             case LookupHashes():
                 ceiling.asked(event)
             case LookupFinished():
                 ceiling.answered(event)
-            case ObjectsCame():
+            case ObjectsAdded():
                 ceiling.stored(event)
-            case ObjectsLeft():
+            case ObjectsRemoved():
                 ceiling.passed(event)
     ceiling.end(now)
 

@@ -21,6 +21,9 @@ class ContextStandIn:
     def subscriber(self, name: str) -> Subscriber | None:
         return self.found if name == "metrics" else None
 
+    def service(self, name: str) -> None:
+        return None
+
 
 def request(accept: str = "") -> HttpRequest:
     return HttpRequest({}, {}, {"accept": accept} if accept else {}, b"")

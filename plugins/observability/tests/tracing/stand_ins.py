@@ -149,8 +149,8 @@ def stored_in_l2(request: str = "r", at: float = 110.0) -> StoreCompleted:
     )
 
 
-def ended(request: str = "r", at: float = 104.0) -> RequestEnded:
-    return RequestEnded(at=at, request_id=request)
+def ended(request: str = "r", at: float = 104.0, incomplete: bool = False) -> RequestEnded:
+    return RequestEnded(at=at, request_id=request, incomplete=incomplete)
 
 
 def whole_request() -> list[Event]:

@@ -119,6 +119,17 @@ def test_a_request_whose_end_is_lost_is_kept_as_incomplete() -> None:
     assert (request.request_id, request.incomplete) == ("lost", True)
 
 
+def test_a_request_that_the_server_ends_is_kept_as_incomplete() -> None:
+    subscriber = slow()
+    feed(subscriber, [looked_up("dead"), retrieved("dead"), ended("dead", incomplete=True)])
+    (request,) = kept(subscriber)
+    assert (request.request_id, request.incomplete, len(request.steps)) == ("dead", True, 2)
+    assert request.ended == retrieved("dead").at, "what it did last"
+    feed(subscriber, [stored("dead"), ended("dead")])
+    assert subscriber.open_requests == 0
+    assert [len(request.steps) for request in kept(subscriber)] == [3]
+
+
 def test_salts_are_digests() -> None:
     subscriber = slow()
     feed(subscriber, [looked_up(salt="tenant-secret"), ended()])

@@ -26,6 +26,9 @@ class Context:
     def subscriber(self, name: str) -> Subscriber | None:
         return self._subscriber if name == "slow_requests" else None
 
+    def service(self, name: str) -> None:
+        return None
+
 
 def route(subscriber: Subscriber | None) -> HttpRoute:
     (only,) = open_requests_routes(None, Context(subscriber))

@@ -140,6 +140,20 @@ def test_requests_beyond_the_limit_are_abandoned_and_counted() -> None:
     assert len([span for span in sink.spans if span.step.name == "lmcache.request"]) == 4
 
 
+def test_a_request_that_the_server_ends_is_incomplete() -> None:
+    subscriber, sink = tracing()
+    feed(subscriber, [started("dead"), looked_up("dead"), ended("dead", at=900.0, incomplete=True)])
+    root = sink.named("lmcache.request")
+    assert root.step.attributes["lmcache.incomplete"]
+    assert root.step.end == looked_up("dead").at, "what it did last"
+    assert subscriber.incomplete == 1
+    feed(subscriber, [stored("dead"), ended("dead")])
+    assert [span.step.name for span in sink.spans if span.parent_id == root.span_id] == [
+        "lmcache.lookup",
+        "lmcache.store",
+    ]
+
+
 def test_a_busy_second_gets_no_more_than_its_share() -> None:
     subscriber, sink = tracing(requests_per_second_max=5)
     for number in range(100):

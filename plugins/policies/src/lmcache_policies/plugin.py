@@ -26,6 +26,19 @@ def lmcache_eviction_policies() -> Sequence[Offer]:
     ]
 
 
+@hookimpl(optionalhook=True)
+def lmcache_l2_evictions() -> Sequence[Offer]:
+    home = "lmcache_policies.l2_eviction.watermark"
+    return [
+        Offer(
+            "watermark",
+            "Deletes beyond a share of the capacity",
+            f"{home}:open_watermark",
+            f"{home}:WatermarkSettings",
+        )
+    ]
+
+
 @hookimpl
 def lmcache_store_policies() -> Sequence[Offer]:
     opener, settings = f"{_STORE}.second_use:open_second_use", f"{_STORE}.second_use:SecondUseSettings"

@@ -182,7 +182,7 @@ def test_a_policy_that_fails_is_named(trace: str, policy: Callable[[], EvictionP
         (["--evict-ratio", "2"], "--evict-ratio: '2' is not a share from 0 to 1"),
         (["--evict-ratio", "nan"], "--evict-ratio: 'nan' is not a share from 0 to 1"),
         (["--max-requests", "0"], "--max-requests: '0' is not a whole number above 0"),
-        (["--polcy", "LRU"], "'--polcy' is not expected here; did you mean --policy?"),
+        (["--polcy", "LRU"], "no flag is called --polcy; did you mean --policy?"),
         (["--json", "nowhere/x.json"], "--json nowhere/x.json: the directory does not exist"),
     ],
 )

@@ -7,8 +7,8 @@ from typing import Any
 from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
+from lmcache_core.contracts.l2_adapter import AdapterContext
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of

@@ -13,8 +13,7 @@ from lmcache_core import NamedSerde
 from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.l2_adapter import AdapterContext, L2Adapter
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey

@@ -18,7 +18,7 @@ class OutputLog:
     def __init__(self, write: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
         """`write` is called with each line, which has no control characters."""
         self._write, self._now = write, now
-        self._begun = b""
+        self._started = b""
         """The beginning of a line that has not ended."""
         self._is_cut = False
         """That line is longer than what is kept of it."""
@@ -28,8 +28,8 @@ class OutputLog:
         self._last_left_out = b""
 
     def feed(self, data: bytes) -> None:
-        begun, *more = data.split(b"\n")
-        self._append(begun)
+        started, *more = data.split(b"\n")
+        self._append(started)
         if not more:
             return
         self._end_line()
@@ -43,21 +43,21 @@ class OutputLog:
 
     def end(self) -> None:
         """End of the output.  The last line is written in any case: it often gives the reason."""
-        if self._begun:
+        if self._started:
             self._end_line()
         if self._unreported_drops:
             self._report_drops()
             self._write(_printable(self._last_left_out))
 
     def _append(self, piece: bytes) -> None:
-        space = LINE_BYTES_MAX - len(self._begun)
+        space = LINE_BYTES_MAX - len(self._started)
         self._is_cut |= len(piece) > space
-        self._begun += piece[:space]
+        self._started += piece[:space]
 
     def _end_line(self) -> bool:
         """False when the line was left out; lines that were read at the same time will be, too."""
-        line, was_cut = self._begun, self._is_cut
-        self._begun, self._is_cut = b"", False
+        line, was_cut = self._started, self._is_cut
+        self._started, self._is_cut = b"", False
         if not line.strip():
             return True
         now = self._now()

@@ -19,7 +19,7 @@ byte has arrived.  False: it failed.  Either way the device touches neither side
 
 
 class DeviceError(Exception):
-    """A device is not to be had, or memory of a worker cannot be imported or reached.  Its text is for the operator."""
+    """A device is not available, or memory of a worker cannot be imported or reached.  Its text is for the operator."""
 
 
 class AbortedTransferError(DeviceError):

@@ -1,7 +1,7 @@
 """Workers whose bytes the server moves: they say where their pages lie, and then which blocks to copy.
 
 A store or retrieve is one request.  What is copied at once (host memory) is answered when it is done; a device that goes
-on by itself is answered with an event, and chunks become visible, and their holds end, when it has called back.
+on by itself is answered with an event, and chunks become visible, and their references end, when it has called back.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Answer = tuple[bytes, bool]
 class _Filled(NamedTuple):
     """Slots of one object group that a store fills, and their chunks, counted from the start of the range."""
 
-    hold: SlotReferences
+    references: SlotReferences
     chunks: Sequence[int]
     payload_bytes: int
 
@@ -138,22 +138,22 @@ class LMCacheDrivenModule(RequestModule):
             for number, plan in enumerate(registered.plans):
                 whole = registered.whole_chunks(plan, tables, len(chunks.hashes))
                 space = chunks.space(self._context, number)
-                hold, indexes = self._storage.reserve(
+                references, indexes = self._storage.reserve(
                     chunks.worker.token, space, [chunks.hashes[chunk] for chunk in whole], store_patience(call)
                 )
-                if hold.slots:
-                    filled.append(_Filled(hold, [whole[index] for index in indexes], space.payload_bytes))
-                    parts += registered.parts(plan, tables, filled[-1].chunks, self._addresses(hold))
+                if references.slots:
+                    filled.append(_Filled(references, [whole[index] for index in indexes], space.payload_bytes))
+                    parts += registered.parts(plan, tables, filled[-1].chunks, self._addresses(references))
         except BaseException:
             for each in filled:
-                self._storage.discard(each.hold)
+                self._storage.discard(each.references)
             raise
         if not filled:
             return NOTHING_TO_STORE
         finish = functools.partial(self._stored, filled, chunks.first_chunk, key.request_id)
         return self._transfers.begin(
             chunks.worker.token,
-            [each.hold for each in filled],
+            [each.references for each in filled],
             TransferJob(tuple(parts), event),
             registered.memory.submit_gather,
             finish,
@@ -163,10 +163,10 @@ class LMCacheDrivenModule(RequestModule):
         published = False
         for each in filled:
             if not arrived:
-                self._storage.discard(each.hold)
-            elif self._storage.publish(each.hold, first_chunk + each.chunks[0], request_id):
+                self._storage.discard(each.references)
+            elif self._storage.publish(each.references, first_chunk + each.chunks[0], request_id):
                 published = True
-                self._transfers.moved(stored=len(each.hold.slots) * each.payload_bytes)
+                self._transfers.moved(stored=len(each.references.slots) * each.payload_bytes)
         return published
 
     # --- retrieving
@@ -189,41 +189,41 @@ class LMCacheDrivenModule(RequestModule):
         if not call.may_wait and not self._fits(registered, key):
             return ELSEWHERE  # it has registered anew meanwhile
         tables = registered.skipped(registered.tables(block_ids, len(chunks.hashes)), skip_tokens)
-        holds: list[tuple[SlotReferences, int]] = []
+        held: list[tuple[SlotReferences, int]] = []
         parts: list[TransferPart] = []
         try:
             for number, plan in enumerate(registered.plans):
                 first = max(chunks.first_chunk, chunks.end_chunk - (plan.window_chunks or chunks.end_chunk))
                 wanted = range(first - chunks.first_chunk, len(chunks.hashes))
                 space = chunks.space(self._context, number)
-                hold = self._storage.acquire(
+                references = self._storage.acquire(
                     chunks.worker.token, key.request_id, space, chunks.hashes[wanted.start :], first
                 )
-                if hold is None:
-                    self._release(holds)
+                if references is None:
+                    self._release(held)
                     return NOT_MOVED
-                holds.append((hold, space.payload_bytes))
-                parts += registered.parts(plan, tables, wanted, self._addresses(hold))
+                held.append((references, space.payload_bytes))
+                parts += registered.parts(plan, tables, wanted, self._addresses(references))
         except BaseException:
-            self._release(holds)
+            self._release(held)
             raise
         return self._transfers.begin(
             chunks.worker.token,
-            [hold for hold, _ in holds],
+            [references for references, _ in held],
             TransferJob(tuple(parts), event),
             registered.memory.submit_scatter,
-            functools.partial(self._retrieved, holds),
+            functools.partial(self._retrieved, held),
         )
 
-    def _retrieved(self, holds: Sequence[tuple[SlotReferences, int]], arrived: bool) -> bool:
-        self._release(holds)
+    def _retrieved(self, held: Sequence[tuple[SlotReferences, int]], arrived: bool) -> bool:
+        self._release(held)
         if arrived:
-            self._transfers.moved(retrieved=sum(len(hold.slots) * size for hold, size in holds))
+            self._transfers.moved(retrieved=sum(len(references.slots) * size for references, size in held))
         return arrived
 
-    def _release(self, holds: Sequence[tuple[SlotReferences, int]]) -> None:
-        for hold, _ in holds:
-            self._storage.release(hold)
+    def _release(self, held: Sequence[tuple[SlotReferences, int]]) -> None:
+        for references, _ in held:
+            self._storage.release(references)
 
     # --- what they share
 
@@ -263,15 +263,15 @@ class LMCacheDrivenModule(RequestModule):
             )
         return chunks, registered
 
-    def _addresses(self, hold: SlotReferences) -> list[int]:
+    def _addresses(self, references: SlotReferences) -> list[int]:
         """Where the payloads of held slots begin in this process.  Raises OSError where L1 is a file and the disk fails."""
-        if not hold.slots:
+        if not references.slots:
             return []
         storage, region = self._storage, self._context.region
         if region is None or (region.is_file and not region.direct_io):
             # Each is brought in before it is touched: where the disk fails under a copy, the server would end.
-            return [_address(storage.payload(slot)) for slot in hold.slots]
-        return [region.address + storage.payload_offset(slot) for slot in hold.slots]
+            return [_address(storage.payload(slot)) for slot in references.slots]
+        return [region.address + storage.payload_offset(slot) for slot in references.slots]
 
 
 def _address(payload: memoryview) -> int:

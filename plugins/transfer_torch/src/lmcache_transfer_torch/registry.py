@@ -169,7 +169,7 @@ class Registry:
             self._left(worker)  # meanwhile
 
     def _left(self, worker: Worker) -> None:
-        """Its holds have ended, but for those that a device is still using."""
+        """Its references have ended, but for those that a device is still using."""
         with self._lock:
             registered = self._registered.pop(worker.token, None)
         if registered is not None:

@@ -85,7 +85,7 @@ class Transfers:
             self._retrieved += retrieved
 
     def begin(
-        self, token: int, holds: Sequence[SlotReferences], job: TransferJob, submit: Submit, finish: Finish
+        self, token: int, held: Sequence[SlotReferences], job: TransferJob, submit: Submit, finish: Finish
     ) -> tuple[bytes, bool]:
         """Hand a job to the device.  Returns the event that the worker waits for (empty: none), and False when the transfer
         has failed; until that event the device may still touch the worker's blocks.  `finish` is called in each case:
@@ -94,7 +94,7 @@ class Transfers:
         transfer = Transfer(self, token, uses, finish)
         with self._lock:
             self._under_way.setdefault(token, set()).add(transfer)
-        if not all(uses.enter_context(self._storage.using(hold)) for hold in holds):
+        if not all(uses.enter_context(self._storage.using(references)) for references in held):
             transfer.done(False)  # a deadline passed, or the worker left
             return b"", False
         try:

@@ -187,10 +187,10 @@ def test_a_worker_that_holds_its_event_back_does_not_keep_the_server_from_stoppi
     handle, happen = worker.event(happened=False)
     outcome = Outcome()
     memory.submit_gather(rig.job(worker, [[3, 1]], ready=handle), outcome)
-    begun = threading.Thread(target=rig.device.close, args=(0.3,))
-    begun.start()
-    begun.join(10)
-    assert not begun.is_alive()
+    started = threading.Thread(target=rig.device.close, args=(0.3,))
+    started.start()
+    started.join(10)
+    assert not started.is_alive()
     assert rig.machine.live["memory"], "what a copy may still touch is not released"
     assert not outcome.arrivals
     happen()

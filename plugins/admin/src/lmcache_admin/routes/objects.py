@@ -182,18 +182,18 @@ def _l1_page(cache: AdminParts, query: ObjectsQuery) -> dict[str, Any]:
 
 
 def _l2_page(cache: AdminParts, query: ObjectsQuery) -> dict[str, Any]:
-    port = cache.l2.port(query.adapter, Capability.LIST)
-    listing = f"l2 {port.name}"
+    client = cache.l2.client(query.adapter, Capability.LIST)
+    listing = f"l2 {client.name}"
     cursor = _place(query.page_token, listing, str, None)
-    page = cache.l2.page(port, cursor, query.page_size, read_filter(query.model_name, query.cache_salt))
+    page = cache.l2.page(client, cursor, query.page_size, read_filter(query.model_name, query.cache_salt))
     token = None if page.cursor is None else PageToken(listing, page.cursor).text()
     if token is not None and len(token) > CURSOR_CHARS_MAX:
-        raise AdapterFailedError(f"adapter '{port.name}' gives a cursor that is too long to be sent back")
+        raise AdapterFailedError(f"adapter '{client.name}' gives a cursor that is too long to be sent back")
     return {
         "tier": "l2",
-        "adapter": port.name,
-        "shared": Capability.SHARED in port.capabilities,
-        "entries": [l2_entry(key) for key in page.keys],
+        "adapter": client.name,
+        "shared": Capability.SHARED in client.capabilities,
+        "entries": [l2_entry(key, size) for key, size in page.objects.items()],
         "next_page_token": token,
     }
 

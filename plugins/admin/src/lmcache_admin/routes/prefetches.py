@@ -39,7 +39,7 @@ def prefetch_routes(cache: AdminParts) -> Sequence[BaseRouteHandler]:
         subject = PinSubject(space.model_name, space.cache_salt)
         pin = None if body.name is None else PinWish(body.name, subject, body.ttl_seconds)
         try:
-            cache.l2.port(None, Capability.NONE)
+            cache.l2.client(None, Capability.NONE)
         except NoSuchAdapterError as error:
             raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
         except AdapterNotNamedError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from lmcache_core import LookupHashes, ObjectsCame, ObjectsLeft, ObjectsRead
+from lmcache_core import LookupHashes, ObjectsAdded, ObjectsRead, ObjectsRemoved
 from lmcache_observability.metrics.chunk_kinds import (
     EVICT_REUSE_GAP,
     IDLE,
@@ -57,11 +57,11 @@ class ChunkLife:
             match event:
                 case LookupHashes():
                     self._ask((chunk_hash, event.model_name, event.cache_salt), event.at)
-                case ObjectsCame():
+                case ObjectsAdded():
                     self._come((chunk_hash, event.model_name, event.cache_salt, event.kv_rank), event.at)
                 case ObjectsRead():
                     self._read((chunk_hash, event.model_name, event.cache_salt, event.kv_rank), event.at)
-                case ObjectsLeft():
+                case ObjectsRemoved():
                     key = (chunk_hash, event.model_name, event.cache_salt, event.kv_rank)
                     self._leave(key, event.at, made_room=event.reason in _MADE_ROOM)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lmcache_core import Event, LookupFinished, LookupHashes, ObjectsCame, ObjectsLeft, ObjectsRead
+from lmcache_core import Event, LookupFinished, LookupHashes, ObjectsAdded, ObjectsRead, ObjectsRemoved
 from lmcache_observability.metrics.ceiling import Ceiling
 from lmcache_observability.metrics.chunk_life import ChunkLife
 from lmcache_observability.metrics.hash_batch import HashBatch, HashesEvent
@@ -25,8 +25,8 @@ class Chunks:
         self._calls: Mapping[type[Event], Callable[[Any], None]] = {
             LookupHashes: self._ceiling.asked,
             LookupFinished: self._ceiling.answered,
-            ObjectsCame: self._ceiling.stored,
-            ObjectsLeft: self._ceiling.passed,
+            ObjectsAdded: self._ceiling.stored,
+            ObjectsRemoved: self._ceiling.passed,
             ObjectsRead: self._ceiling.passed,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,6 @@ from lmcache_core import (
     parse_model_name,
 )
 from lmcache_observability.metrics.block_life import BlockLife
-from lmcache_observability.metrics.exemplars import Exemplars
 from lmcache_observability.metrics.histogram import Histogram
 from lmcache_observability.metrics.label_names import LabelNames
 from lmcache_observability.metrics.metric_kind import Exemplar, Family, LabelValues, MetricKind, MetricType
@@ -29,6 +29,8 @@ _SECONDS: Final = (
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
 _GB_PER_SECOND: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
+_EXEMPLAR_SERIES_MAX: Final = 2048
+"""Combinations of labels of which there are exemplars."""
 
 
 def _seconds(name: str, description: str, *labels: str) -> MetricKind:
@@ -40,7 +42,7 @@ def _speed(name: str, description: str, *labels: str) -> MetricKind:
 
 
 LOOKUP: Final = "lmcache.lookup.duration"
-"""A reading of the server, with the labels `model_name` and `tier`."""
+"""A sample of the server, with the labels `model_name` and `tier`."""
 STORE: Final = _seconds("lmcache.store.duration", "How long a worker held slots of L1 to fill them", "model_name")
 RETRIEVE: Final = _seconds("lmcache.retrieve.duration", "How long a worker held slots of L1 to read them", "model_name")
 STORE_SPEED: Final = _speed("lmcache_mp.l0_l1_store_throughput", "Bytes over time of a worker's stores", "model_name")
@@ -58,13 +60,29 @@ KINDS: Final = (
 )
 
 
+class _Exemplars:
+    """Traces to point at from a histogram that the server counts: the latest one between two bounds.  Not thread-safe: the
+    owner holds a lock."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._found: dict[LabelValues, dict[int, Exemplar]] = {}
+
+    def add(self, labels: LabelValues, exemplar: Exemplar) -> None:
+        if labels in self._found or len(self._found) < _EXEMPLAR_SERIES_MAX:
+            self._found.setdefault(labels, {})[bisect_left(self._bounds, exemplar.value)] = exemplar
+
+    def by_labels(self) -> Mapping[LabelValues, Sequence[Exemplar]]:
+        return {labels: list(found.values()) for labels, found in self._found.items()}
+
+
 class Distributions:
     """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, labels: LabelNames, traces: RequestTraces) -> None:
         self._show = labels.show
         self._traces = traces
-        self._lookups, self._prefetches = Exemplars(_SECONDS), Histogram(PREFETCH)
+        self._lookups, self._prefetches = _Exemplars(_SECONDS), Histogram(PREFETCH)
         self._stores = _Transfers(Histogram(STORE), Histogram(STORE_SPEED))
         self._retrieves = _Transfers(Histogram(RETRIEVE), Histogram(RETRIEVE_SPEED))
         self._l2_stores = _Transfers(Histogram(L2_STORE), Histogram(L2_STORE_SPEED))

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from lmcache_core import LookupHashes, ObjectsCame, ObjectsLeft, ObjectsRead
+from lmcache_core import LookupHashes, ObjectsAdded, ObjectsRead, ObjectsRemoved
 from lmcache_observability.metrics.distinct_chunks import Words
 
-HashesEvent = LookupHashes | ObjectsCame | ObjectsLeft | ObjectsRead
+HashesEvent = LookupHashes | ObjectsAdded | ObjectsRemoved | ObjectsRead
 
 HASH_BYTES: Final = 32
 _WORDS: Final = HASH_BYTES // 8

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lmcache_core import LookupFinished, LookupHashes, ObjectsCame, ObjectsLeft, ObjectsRead
+from lmcache_core import LookupFinished, LookupHashes, ObjectsAdded, ObjectsRead, ObjectsRemoved
 from lmcache_observability.metrics.ceiling import ALL, Ceiling
 from lmcache_observability.metrics.distinct_chunks import DistinctChunks, Marks, Words, marks
 from lmcache_observability.metrics.hash_batch import HashBatch
@@ -70,12 +70,12 @@ class HitRateCeiling:
         if words is not None:
             self._seen.append(_Seen(event.cache_salt, words, min(event.hit_chunks, len(words)), is_lookup=True))
 
-    def stored(self, event: ObjectsCame) -> None:
+    def stored(self, event: ObjectsAdded) -> None:
         """What an engine made while it answered is hit when the answer comes back as part of the next prompt."""
         words = next(self._words)
         self._seen.append(_Seen(event.cache_salt, words, len(words), is_lookup=False))
 
-    def passed(self, event: ObjectsRead | ObjectsLeft) -> None:
+    def passed(self, event: ObjectsRead | ObjectsRemoved) -> None:
         """Chunks that were asked for or stored before."""
         next(self._words)
 

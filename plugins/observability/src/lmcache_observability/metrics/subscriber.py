@@ -14,9 +14,9 @@ from lmcache_core import (
     Event,
     LookupFinished,
     LookupHashes,
-    ObjectsCame,
-    ObjectsLeft,
+    ObjectsAdded,
     ObjectsRead,
+    ObjectsRemoved,
     Sample,
     ServerView,
     Subscriber,
@@ -93,7 +93,7 @@ class MetricsSubscriber(Subscriber):
 
     def subscriptions(self) -> Subscriptions:
         calls: dict[type[Event], Callable[[Any], None]] = dict.fromkeys(self._distributions.handlers, self._gather)
-        with_hashes = (LookupHashes, ObjectsCame, ObjectsLeft, ObjectsRead)
+        with_hashes = (LookupHashes, ObjectsAdded, ObjectsRemoved, ObjectsRead)
         return {**dict.fromkeys(with_hashes, self._gather_hashes), **calls, LookupFinished: self._gather_answer}
 
     def begin(self, server: ServerView) -> None:

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Final, NoReturn
+from typing import Final
 
-from lmcache_core import ConfigError
+from lmcache_core import CommandParser, ConfigError
 from lmcache_observability.trace.conversion import FORMS
 
 COMMANDS: Final = MappingProxyType(
@@ -23,13 +23,6 @@ _REPLAY: Final = """Ask a server the same as was recorded, verify every byte tha
 Prompts are made up so that they share the prefixes that the recorded ones shared, and chunks are filled with bytes that
 follow from them.  Without --engine a server is started for it with the flags behind `--`, such as
 `lmcache trace replay FILE -- --l1-size-gb 4 --eviction-policy SIEVE`."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would print its usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -49,22 +42,14 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if name == "replay" and "--" in own:
         server = own[own.index("--") + 1 :]
         own = own[: own.index("--")]
-    parser = _parser(name)
-    given, unknown = parser.parse_known_args(own)
-    if unknown:
-        _refuse(parser, name, unknown[0])
+    given = _parser(name).parse_all(own)
     given.command = name
     return given, server
 
 
-def _parser(name: str) -> _Parser:
+def _parser(name: str) -> CommandParser:
     about = _REPLAY if name == "replay" else f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}."
-    parser = _Parser(
-        f"lmcache trace {name}",
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser(f"lmcache trace {name}", about)
     add = parser.add_argument
     add("file", metavar="FILE", help="a recording, made by `lmcache server --trace-level storage --trace-output FILE`")
     if name in ("info", "replay"):
@@ -73,23 +58,12 @@ def _parser(name: str) -> _Parser:
         add("--to", choices=tuple(FORMS), required=True, help="for `lmcache simulate`, for programs, for its own sake")
         add("--output", "-o", metavar="FILE", help="write it there (default: standard output)")
     if name == "replay":
+        parser.remedy = "flags of the server go behind `--`"
         add("--speed", type=_speed, metavar="N", help="N times as fast as recorded (default: without pauses)")
         add("--engine", metavar="ENDPOINT", help="a server that runs already, such as tcp://127.0.0.1:5555")
         add("--chunk-bytes", type=_count, metavar="N", help="size of a chunk (default: as recorded)")
         add("--max-requests", type=_count, metavar="N", help="the first N lookups only")
     return parser
-
-
-def _refuse(parser: argparse.ArgumentParser, name: str, argument: str) -> NoReturn:
-    flag = argument.partition("=")[0]
-    guess = get_close_matches(flag, parser._option_string_actions, n=1)
-    if guess:
-        remedy = f"did you mean {guess[0]}?"
-    elif name == "replay" and flag.startswith("-"):
-        remedy = "flags of the server go behind `--`"
-    else:
-        remedy = f"see `{parser.prog} --help`"
-    raise ConfigError(f"'{flag[:40]}' is not expected here; {remedy}")
 
 
 def _count(text: str) -> int:

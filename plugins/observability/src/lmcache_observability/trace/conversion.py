@@ -19,14 +19,14 @@ def to_simulate(entries: Iterable[Entry]) -> Lines:
     """Requests as `lmcache simulate` reads them, and as Mooncake publishes them: `timestamp` counts milliseconds since the
     first lookup, and `hash_ids` number the chunks of all models."""
     numbers: dict[tuple[str, int, bytes], int] = {}
-    begun: float | None = None
+    started: float | None = None
     for record, hashes in entries:
         if not isinstance(record, Lookup) or not hashes:
             continue
-        begun = record.at if begun is None else begun
+        started = record.at if started is None else started
         names = [(record.model, record.world_size, each) for each in hashes]
         line: dict[str, Any] = {
-            "timestamp": max(0, round((record.at - begun) * 1000)),
+            "timestamp": max(0, round((record.at - started) * 1000)),
             "input_length": record.prompt_tokens,
             "output_length": 0,
             "hash_ids": [numbers.setdefault(name, len(numbers)) for name in names],

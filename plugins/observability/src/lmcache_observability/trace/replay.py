@@ -72,11 +72,11 @@ class Replay:
 
     def run(self) -> ReplayOutcome:
         """Raises LMCacheError when the server does not answer."""
-        begun, first = time.monotonic(), self._plan.steps[0].at
-        said = begun
+        started, first = time.monotonic(), self._plan.steps[0].at
+        said = started
         for done, step in enumerate(self._plan.steps):
             if self._speed:
-                time.sleep(max(0.0, begun + (step.at - first) / self._speed - time.monotonic()))
+                time.sleep(max(0.0, started + (step.at - first) / self._speed - time.monotonic()))
             match step:
                 case AskStep():
                     self._ask(step)
@@ -90,17 +90,17 @@ class Replay:
         for request, asked in self._asked.items():
             if asked.under_way:
                 self._end(request)
-        self._outcome.seconds = time.monotonic() - begun
-        if said > begun:
+        self._outcome.seconds = time.monotonic() - started
+        if said > started:
             print("\r    \r", end="", file=sys.stderr, flush=True)
         return self._outcome
 
     def _ask(self, step: AskStep) -> None:
         outcome = self._outcome
         prompt = Prompt(step.request, step.model, step.salt, step.hashes)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         hits = self._engine.look_up(prompt) if step.hashes else 0
-        outcome.lookup_seconds.append(time.perf_counter() - begun)
+        outcome.lookup_seconds.append(time.perf_counter() - started)
         outcome.lookups += 1
         outcome.asked_chunks += len(step.hashes)
         if step.recorded_hits is not None:

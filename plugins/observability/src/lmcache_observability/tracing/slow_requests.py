@@ -124,8 +124,11 @@ class SlowRequestsSubscriber(Subscriber):
         record = self._requests.end(request_id)
         if record is None:
             return
+        at = record.steps[-1].at if event.incomplete and record.steps else event.at
         over = _NOT_KEPT
-        if self.slowest.is_slow(record.at_most, event.at) and (number := self._kept(request_id, record, event.at)):
+        if self.slowest.is_slow(record.at_most, at) and (
+            number := self._kept(request_id, record, at, event.incomplete)
+        ):
             over = _Over(record.owner, number)
         self._requests.remember(request_id, over)
 

@@ -22,7 +22,6 @@ from lmcache_observability.shown_salt import shown_salt
 from lmcache_observability.tracing.open_requests import OpenRequests, Owner, owner_of
 from lmcache_observability.tracing.otlp_spans import OtlpSpans
 from lmcache_observability.tracing.settings import TracingSettings
-from lmcache_observability.tracing.span_budget import SpanBudget
 from lmcache_observability.tracing.span_record import Root, SpanRecord, late_span, new_root, spans_of
 from lmcache_observability.tracing.steps import STEP_EVENTS, Step, model_attributes, step_of
 from lmcache_observability.tracing.trace_context import TraceContext, is_sampled, trace_context
@@ -67,6 +66,28 @@ class _Over(NamedTuple):
 
 
 _WITHOUT_SPANS: Final = TraceContext(0, None, None)
+
+
+class SpanBudget:
+    """How many requests may get spans, so that a busy server spends a bounded part of its time on them.
+
+    A second's worth may be used at once.  Time is that of the events, so that a late delivery changes nothing."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._most = max(1.0, per_second)
+        self._left = self._most
+        self._at = float("-inf")
+
+    def has_room(self, at: float) -> bool:
+        if at > self._at:
+            self._left = min(self._most, self._left + (at - self._at) * self._per_second)
+            self._at = at
+        return self._left >= 1
+
+    def take(self) -> None:
+        """One, where there is room."""
+        self._left -= 1
 
 
 class TracingSubscriber(Subscriber):
@@ -145,7 +166,10 @@ class TracingSubscriber(Subscriber):
         if record is None:
             return
         self._requests.remember(event.request_id, _Over(record.owner, record.root))
-        self._finish(event.request_id, record, event.at, {})
+        if event.incomplete:
+            self._forgotten(event.request_id, record)
+        else:
+            self._finish(event.request_id, record, event.at, {})
 
     def _begin(self, request_id: str, owner: Owner | None, traceparent: str | None, at: float) -> _Open | None:
         record = self._new(request_id, owner, traceparent, at)

@@ -113,7 +113,7 @@ class CostAware(PrefetchPolicy):
         return self._speeds.setdefault(adapter, TierSpeed(self._settings.minimum_samples))
 
     def _picks(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts], facts: PrefetchFacts) -> list[Pick]:
-        """One for each chunk of a shard that can be had: the fastest, and of unknown ones the first of the cascade."""
+        """One for each chunk of a shard that can be loaded: the fastest, and of unknown ones the first of the cascade."""
         order = [index for index, adapter in enumerate(adapters) if adapter.healthy]
         costs = {index: self._speed(adapters[index].name).cost for index in order}
         known = {index: cost.seconds_per_byte for index, cost in costs.items() if cost is not None}

@@ -26,7 +26,7 @@ class PrefixEnds:
     """The chunks from the first that L1 misses to the first that is not available; `loads(end)` in constant time."""
 
     def __init__(self, facts: PrefetchFacts, picks: Sequence[Pick], adapters: int) -> None:
-        """One pick for each chunk of a shard that can be had."""
+        """One pick for each chunk of a shard that can be loaded."""
         wanted = {(each.chunk, each.shard) for each in facts.wanted}
         gaps = wanted - {(pick.chunk, pick.shard) for pick in picks}
         self.first: Final = min(chunk for chunk, _ in wanted)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
-from lmcache_core import ConfigError
+from lmcache_core import CommandParser, ConfigError
 from lmcache_policies.simulate.capacity import parse_bytes, parse_wishes
 from lmcache_policies.simulate.trace_file import FORMS
 
@@ -19,30 +18,9 @@ prompt), a log of lookups ("timestamp" in seconds, and "chunk_hashes"), as serve
 line.  Each may be compressed with gzip."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises ConfigError where argparse would print its usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
-
-    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
-        given, unknown = self.parse_known_args(list(arguments))
-        if unknown:
-            flag = unknown[0].partition("=")[0]
-            guess = get_close_matches(flag, self._option_string_actions, n=1)
-            remedy = f"did you mean {guess[0]}?" if guess else f"see `{self.prog} --help`"
-            raise ConfigError(f"'{flag}' is not expected here; {remedy}")
-        return given
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Raises ConfigError for what is wrong; prints help and exits where that is asked for."""
-    parser = _Parser(
-        "lmcache simulate",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser("lmcache simulate", _ABOUT)
     add = parser.add_argument
     add("trace", metavar="TRACE", help="the file to replay")
     add("--format", choices=FORMS, help="how the file is written (default: as its first line looks)")

@@ -47,7 +47,7 @@ class Foresight:
 
 def foresee(trace: Trace, capacity: int, on_progress: Callable[[int], None] = ignore_progress) -> Foresight:
     """Replay the trace with at most `capacity` blocks kept after each request."""
-    begun = time.process_time()
+    started = time.process_time()
     starts, after = trace.starts, _next_uses(trace)
     kept = bytearray(len(trace.blocks))  # 1: the block stays until this position, where it is a hit
     farthest: list[int] = []  # heap of negative positions; those that have passed sink to its end
@@ -73,7 +73,7 @@ def foresee(trace: Trace, capacity: int, on_progress: Callable[[int], None] = ig
             heapify(farthest)
         if r % SLICE == 0:
             on_progress(r)
-    return Foresight(hits, at_most, time.process_time() - begun)
+    return Foresight(hits, at_most, time.process_time() - started)
 
 
 def _next_uses(trace: Trace) -> array[int]:

@@ -50,7 +50,7 @@ class Bar:
     def __init__(self, stream: TextIO, total: int) -> None:
         self._stream = stream
         self._total = max(1, total)
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._drawn = 0.0
 
     def at(self, label: str, done: float) -> None:
@@ -60,7 +60,7 @@ class Bar:
         self._drawn = now
         share = min(1.0, done / self._total)
         filled = int(share * _BAR)
-        left = f"{(now - self._begun) * (1 / share - 1):.0f} s left" if share > 0.02 else ""
+        left = f"{(now - self._started) * (1 / share - 1):.0f} s left" if share > 0.02 else ""
         bar = "#" * filled + "." * (_BAR - filled)
         self._stream.write(f"\r\x1b[K[{bar}] {share:4.0%}  {label}  {left}")
         self._stream.flush()

@@ -79,11 +79,11 @@ class Replay:
     def run(self, on_progress: Callable[[int], None] = ignore_progress) -> Replayed:
         """Serve every request.  Raises BadVictimError, and whatever the policy raises."""
         serve = self._serve_single_blocks if isinstance(self._trace.starts, range) else self._serve
-        begun = time.process_time()
+        started = time.process_time()
         for first in range(0, self._trace.requests, SLICE):
             on_progress(first)
             serve(range(first, min(first + SLICE, self._trace.requests)))
-        seconds = time.process_time() - begun
+        seconds = time.process_time() - started
         return Replayed(self._hits, self._behind_gap, self._evictions, self._refused, seconds)
 
     def _serve(self, requests: range) -> None:

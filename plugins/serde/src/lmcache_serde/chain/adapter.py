@@ -344,11 +344,11 @@ class ChainedAdapter(SerdeAdapter):
             for work, outcome in zip(works, outcomes, strict=True):
                 self._works.complete(work, outcome)
 
-        begun = [work for work in works if self._works.begin(work)]
-        if not begun:
+        started = [work for work in works if self._works.begin(work)]
+        if not started:
             return job.id
-        if len(begun) < len(works) or not self._answers.submit(lambda: submit(keys), len(keys), on_done, _nothing):
-            for work in begun:  # it is being closed, or the adapter inside takes nothing
+        if len(started) < len(works) or not self._answers.submit(lambda: submit(keys), len(keys), on_done, _nothing):
+            for work in started:  # it is being closed, or the adapter inside takes nothing
                 self._works.complete(work, Outcome.FAILED)
         return job.id
 

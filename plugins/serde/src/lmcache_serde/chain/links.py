@@ -135,7 +135,7 @@ class SerdeChain:
         last = len(self._links) - 1
         for index, (name, serde) in enumerate(self._links):
             target = into if index == last else between[index % 2]
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 room = serde.stored_bytes_max(layout) if index else plan.sizes[1]
                 parameters = serde.parameters()
@@ -153,7 +153,7 @@ class SerdeChain:
                 raise SerdeFailedError(
                     f"serde '{name}' wrote {length!r} bytes into {min(room, len(target))}, where it asked for {room}"
                 )
-            self.counters.done(name, "encode", len(given), length, time.perf_counter() - begun)
+            self.counters.done(name, "encode", len(given), length, time.perf_counter() - started)
             marks.append(SerdeMark(name, parameters, len(given)))
             given, layout = target[:length], opaque_layout(length)
         return len(given), tuple(marks)
@@ -181,7 +181,7 @@ class SerdeChain:
                     raise DamagedObjectError(f"serde '{name}' was given {mark.input_bytes} bytes, beyond its limits")
                 target = target[: mark.input_bytes]
             layout = plan.layout if index == 0 else opaque_layout(mark.input_bytes)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 serde.decode(key, layout, mark.parameters, given.toreadonly(), target)
             except DamagedObjectError:
@@ -190,7 +190,7 @@ class SerdeChain:
             except _OF_A_PLUGIN as error:
                 self.counters.failed(name, "decode")
                 raise SerdeFailedError(f"serde '{name}' failed to decode") from error
-            self.counters.done(name, "decode", len(given), len(target), time.perf_counter() - begun)
+            self.counters.done(name, "decode", len(given), len(target), time.perf_counter() - started)
             given = target
 
     def _planned(self, layout: ObjectLayout) -> Plan:

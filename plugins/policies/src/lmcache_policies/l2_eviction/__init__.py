@@ -1,0 +1,1 @@
+"""Eviction of an L2 adapter: when, how much, and of what."""
