@@ -1,10 +1,11 @@
-"""NIXL's POSIX backend with nothing around it, as the measure of what an adapter that uses it could do."""
+"""NIXL with nothing around it, as the measure of what an adapter or channel that uses it could do."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,9 @@ from typing import Final
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
 from lmcache_client.errors import LMCacheError
-from lmcache_l2_nixl.agent import Extent, Handle, NixlAgent, Segment
+from lmcache_core import MemoryRegion
+from lmcache_nixl_agent.agent import Extent, Handle, NixlAgent, Segment
+from lmcache_nixl_agent.ucx import open_ucx_agent
 from lmcache_tools.bench.lane import Step, Verb
 from lmcache_tools.bench.memory import BenchMemory
 
@@ -97,3 +100,43 @@ def bare_nixl(
     except (LMCacheError, OSError) as error:
         raise BenchmarkError(f"{BareNixl.name}: {error}") from None
     return BareNixl(agent, fd, depth)
+
+
+_ADDRESS_BYTES: Final = 8
+
+
+class BareNixlReads:
+    """Out of another process's region, by UCX, `depth` reads at a time: as `BareNixl`."""
+
+    name: Final = "bare NIXL"
+
+    def __init__(self, agent: NixlAgent, address: int, owner: bytes, depth: int) -> None:
+        """`address`: of the registered region that is read into; `owner`: what `registered_reads` says there."""
+        self._agent, self._address, self._depth = agent, address, depth
+        self._remote = int.from_bytes(owner[:_ADDRESS_BYTES], "little")
+        self._peer = agent.add_peer(owner[_ADDRESS_BYTES:])
+
+    def run(self, extents: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Reads these (offset, length), and gives each once it was read."""
+        waiting, flying = list(reversed(extents)), list[tuple[Handle, tuple[int, int]]]()
+        while waiting or flying:
+            while waiting and len(flying) < self._depth:
+                at, length = extent = waiting.pop()
+                memory, place = Extent(self._address + at, length), Extent(self._remote + at, length)
+                handle = self._agent.prepare(
+                    writes=False, memory=memory, segment=Segment.MEMORY, place=place, peer=self._peer
+                )
+                self._agent.begin(handle)
+                flying.append((handle, extent))
+            for each in [each for each in flying if self._agent.has_ended(each[0])]:
+                self._agent.release(each[0])
+                flying.remove(each)
+                yield each[1]
+
+
+def registered_reads(region: MemoryRegion, undo: ExitStack) -> tuple[NixlAgent, bytes]:
+    """An agent that knows this memory, and what its readers need; `undo` ends it."""
+    agent = open_ucx_agent(f"bare-{secrets.token_hex(8)}", "127.0.0.1")
+    undo.callback(agent.close)
+    agent.register(Segment.MEMORY, [Extent(region.address, region.length)])
+    return agent, region.address.to_bytes(_ADDRESS_BYTES, "little") + agent.metadata()

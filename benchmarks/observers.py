@@ -35,6 +35,7 @@ from lmcache_core.app.commands.server import take_turns
 from lmcache_core.contracts.events import LookupFinished
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.subscriber_calls import AskedSubscriber
 from lmcache_core.events.subscriber_queue import QueueLimits
 
 CHUNKS: Final = 64
@@ -97,7 +98,8 @@ def requests(subscribers: tuple[str, ...], folder: Path, scale: float) -> Figure
 
 def publish_us(subscribers: Mapping[str, Subscriber], rounds: int = 9) -> float:
     """CPU microseconds of one publish, beside threads that deliver."""
-    bus = EventBus(subscribers, QueueLimits(10_000))
+    asked = {name: AskedSubscriber(each, each.subscriptions()) for name, each in subscribers.items()}
+    bus = EventBus(asked, QueueLimits(10_000))
     for name, run in bus.threads():
         threading.Thread(target=run, name=name, daemon=True).start()
     event = LookupFinished("request", "model", "salt", 64, 64, 0, 0.001)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 TOLERANCE = 0.002
 """Log probabilities of the first token, in float32, move less than this by rounding; one changed token of the context
@@ -18,6 +20,8 @@ class Answer:
     seconds_to_first_token: float
     output: tuple[int, ...]
     first: tuple[tuple[int, float], ...]
+    kv_transfer_params: Mapping[str, Any] | None = field(default=None, compare=False)
+    """What the engine hands over, where its connector does."""
 
     def drift(self, other: Answer) -> float:
         """The largest difference of a log probability of the first token.

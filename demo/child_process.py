@@ -35,6 +35,11 @@ class ChildProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def ended(self) -> bool:
+        """False before it was started."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         return self._started().pid
 

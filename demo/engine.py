@@ -3,7 +3,8 @@
 Runs in the engine environment; `engine_process.py` is the other end.  It lives until stdin ends, so that one engine can
 be watched across a restart of its cache server.
 
-A command is `{"prompts": [[token, ...], ...], "max_tokens": 8}`: all of its prompts are given to the engine at once.
+A command is `{"prompts": [[token, ...], ...], "max_tokens": 8}`: all of its prompts are given to the engine at once. It may
+have `kv_transfer_params` for them; an answer has those that the engine returned.
 The answer is one line per prompt, in order; a failed request, or a bad command, is a line with `error`.  The very first
 line says `{"ready": true, "seconds": ...}`, after one short request has warmed the engine up.  Whatever the engine and
 its libraries print goes to stderr.
@@ -72,13 +73,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prefix-caching", action="store_true", help="the engine's own; without it every hit is the server's"
     )
+    parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, such as tcp://127.0.0.1:5557")
     parser.add_argument("--max-num-seqs", type=int, help="requests that run at once; the others wait")
     return parser.parse_args()
 
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options that the blocking and the asynchronous engine have in common."""
-    from vllm.config import KVTransferConfig
+    from vllm.config import KVEventsConfig, KVTransferConfig
 
     transfer = None
     if args.port is not None:
@@ -104,6 +106,8 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "max_num_seqs": args.max_num_seqs,
         "tensor_parallel_size": args.tensor_parallel,
         "kv_transfer_config": transfer,
+        "kv_events_config": args.kv_events
+        and KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=args.kv_events),
     }
 
 
@@ -114,11 +118,18 @@ def open_engine(options: dict[str, Any]) -> LLM:
     return LLM(**options)
 
 
-def sampling(max_tokens: int) -> SamplingParams:
+def sampling(max_tokens: int, kv_transfer_params: dict[str, Any] | None = None) -> SamplingParams:
     """Greedy, of exactly this length, and with the likeliest tokens reported."""
     from vllm import SamplingParams
 
-    return SamplingParams(max_tokens=max_tokens, temperature=0, detokenize=False, ignore_eos=True, logprobs=LIKELIEST)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=0,
+        detokenize=False,
+        ignore_eos=True,
+        logprobs=LIKELIEST,
+        extra_args={"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None,
+    )
 
 
 def describe(output: RequestOutput) -> dict[str, Any]:
@@ -133,6 +144,7 @@ def describe(output: RequestOutput) -> dict[str, Any]:
         "cached_tokens": output.num_cached_tokens or 0,
         "seconds_to_first_token": round(output.metrics.first_token_latency, 4),
         "output": list(completion.token_ids),
+        "kv_transfer_params": output.kv_transfer_params,
         "first": [[token, round(entry.logprob, 4)] for token, entry in likeliest],
     }
 
@@ -144,7 +156,7 @@ def answer(engine: LLM, line: str) -> list[dict[str, Any]]:
         command = json.loads(line)
         prompts = [{"prompt_token_ids": tokens} for tokens in command["prompts"]]
         count = len(prompts)
-        parameters = sampling(command.get("max_tokens", 8))
+        parameters = sampling(command.get("max_tokens", 8), command.get("kv_transfer_params"))
         return [describe(output) for output in engine.generate(prompts, parameters, use_tqdm=False)]
     except Exception as error:  # noqa: BLE001  the parent waits for a line: it must get one whatever happened
         return [{"error": f"{type(error).__name__}: {error}"}] * count

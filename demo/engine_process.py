@@ -58,6 +58,7 @@ def answer_of(line: Mapping[str, Any]) -> Answer:
         seconds_to_first_token=line["seconds_to_first_token"],
         output=tuple(line["output"]),
         first=tuple((token, value) for token, value in line["first"]),
+        kv_transfer_params=line.get("kv_transfer_params"),
     )
 
 
@@ -139,9 +140,25 @@ class EngineProcess:
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int = 8, timeout_seconds: float = 120.0
     ) -> list[Answer]:
         """All prompts at once.  Raises RequestError for the first that failed, ChildError when the engine is silent."""
-        deadline = time.monotonic() + timeout_seconds
-        self._send({"prompts": [list(prompt) for prompt in prompts], "max_tokens": max_tokens})
-        lines = [self._next_line(deadline) for _ in prompts]
+        command = {"prompts": [list(prompt) for prompt in prompts], "max_tokens": max_tokens}
+        return self._answers(command, time.monotonic() + timeout_seconds)
+
+    def ask_with(
+        self,
+        prompt: Sequence[int],
+        kv_transfer_params: Mapping[str, Any],
+        *,
+        max_tokens: int = 8,
+        timeout_seconds: float = 120.0,
+    ) -> Answer:
+        """One prompt, with what a proxy says to the engine's connector.  Raises as `ask_together` does."""
+        command = {"prompts": [list(prompt)], "max_tokens": max_tokens, "kv_transfer_params": dict(kv_transfer_params)}
+        (answer,) = self._answers(command, time.monotonic() + timeout_seconds)
+        return answer
+
+    def _answers(self, command: Mapping[str, Any], deadline: float) -> list[Answer]:
+        self._send(command)
+        lines = [self._next_line(deadline) for _ in command["prompts"]]
         for line in lines:
             if "error" in line:
                 raise RequestError(line["error"])

@@ -103,16 +103,16 @@ class ServerProcess:
             dealer.send_multipart(PING)
             return bool(dealer.poll(int(timeout_seconds * 1000))) and dealer.recv_multipart() == PONG
 
-    def status(self) -> dict[str, Any]:
-        """GET /status of the admin API, which comes up a moment after the engine port."""
-        deadline = time.monotonic() + 10.0
+    def status(self, timeout_seconds: float = 60.0) -> dict[str, Any]:
+        """GET /status of the admin API, which comes up a moment after the engine port, on a busy machine many seconds."""
+        url, deadline = f"http://{HOST}:{self.http_port}/status", time.monotonic() + timeout_seconds
         while True:
             try:
-                with urllib.request.urlopen(f"http://{HOST}:{self.http_port}/status", timeout=10) as answer:
+                with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
                     status: dict[str, Any] = json.load(answer)
                     return status
             except urllib.error.URLError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._child.ended:
                     raise
                 time.sleep(0.02)
 

@@ -75,14 +75,14 @@ def test_nothing_of_a_killed_server_is_served(start_server: StartServer, tmp_pat
     """Killed while an engine stores, over and over: the next server begins empty, whatever lies in the file."""
     server = start_server(*SIZE, "--gds-l1-path", str(tmp_path / "slab"))
     for number in range(4):
-        begun = threading.Event()
+        started = threading.Event()
 
-        def store(begun: threading.Event = begun) -> None:
+        def store(started: threading.Event = started) -> None:
             engine = engine_of(server, timeout_seconds=1.0)
             try:
                 engine.register()
                 for request in range(1000):
-                    begun.set()
+                    started.set()
                     engine.store(PROMPTS[request % len(PROMPTS)], str(request))
             except LMCacheError:
                 pass  # no answer: it was killed, as is the point
@@ -91,7 +91,7 @@ def test_nothing_of_a_killed_server_is_served(start_server: StartServer, tmp_pat
 
         storing = threading.Thread(target=store)
         storing.start()
-        assert begun.wait(10)
+        assert started.wait(10)
         time.sleep(0.02 * number)
         server.kill()
         storing.join(10)

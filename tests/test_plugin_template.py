@@ -15,6 +15,7 @@ import pytest
 
 from demo.environment import quiet_environment
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_devkit.new_plugin import KINDS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,12 +68,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """With a new plugin of each kind installed, all of which are gone again afterwards."""
     site = Site(tmp_path_factory.mktemp("site"))
     before = site.offers()
-    for kind in OfferKind:
+    for kind in KINDS:
         site.lmcache("plugins", "new", kind, NAME, "--into", str(site.folder))
     folders = sorted(site.folder.glob("lmcache-*"))
-    assert len(folders) == len(OfferKind)
+    assert len(folders) == len(KINDS)
     site.pip("install", "--no-deps", "--no-build-isolation", *map(str, folders))
-    assert site.offers() - before == {f"{kind}:{NAME}" for kind in OfferKind}
+    assert site.offers() - before == {f"{kind}:{NAME}" for kind in KINDS}
     yield site
     site.pip("uninstall", "-y", *(folder.name for folder in folders))
     assert site.offers() == before
@@ -85,14 +86,17 @@ _OFTEN = (OfferKind.L2_ADAPTER, OfferKind.SERDE)
     "kind",
     [
         kind if kind in _OFTEN else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in OfferKind
+        for kind in KINDS
         if kind is not OfferKind.COMMAND
     ],
 )
 def test_what_is_new_keeps_the_requirement_of_its_kind(site: Site, kind: OfferKind) -> None:
     """And leaves no file behind: among those of L2 adapters is one that kills a process that stores."""
     folder = site.folder / "kv"
-    settings = json.dumps({"base_path": str(folder)} if kind is OfferKind.L2_ADAPTER else {})
+    policy = {"eviction_policy": "LRU"}
+    state = {"address": str(site.folder / "state")}
+    needed = {OfferKind.L2_ADAPTER: {"base_path": str(folder)}, "coordinator_state": state, "l2_eviction": policy}
+    settings = json.dumps(needed.get(kind, {}))
     said = site.lmcache("plugins", "check", f"{kind}:{NAME}", "--settings", settings)
     assert "warning: " not in said
     assert [path for path in folder.rglob("*") if not path.is_dir()] == []

@@ -295,7 +295,7 @@ def no_memory(site: Site) -> Iterator[None]:
     begin(site)
     with site.patch.context() as patch:
         patch.setattr(site.parts.tiers.arena, "grow", lambda end, step: None)
-        site.parts.growth._requested.set()
+        site.parts.preallocation._requested.set()
         yield
 
 
@@ -508,7 +508,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "shared memory used up": Row(shared_memory_used_up, "l1_memory_short L1"),
     "L1 overwritten": Row(l1_overwritten, "l1_objects_overwritten L1", also_said="l1 dropped objects"),
     "redis gone": Row(backend_away("redis"), "adapter_jobs_fail adapter redis"),
-    "s3 gone": Row(backend_away("s3"), "adapter_jobs_fail adapter s3"),
+    # where it is away for as long as an owner's record waits, that is said, too: another server may take the bucket
+    "s3 gone": Row(backend_away("s3"), "adapter_jobs_fail adapter s3", also_said="s3: bucket 'kvcache' at "),
     "program ends": Row(program_ends, "program_fails service sidecar, program exporter.sh"),
     "objects damaged": Row(
         objects_damaged, "adapter_objects_damaged adapter fs", also_said="objects rejected, not served"

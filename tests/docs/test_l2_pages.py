@@ -30,6 +30,7 @@ OWN = (
     "mooncake_store",
     "nixl_store",
     "nixl_store_dynamic",
+    "p2p",
     "raw_block",
     "redis",
     "s3",

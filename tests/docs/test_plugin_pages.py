@@ -59,9 +59,7 @@ def test_every_event_is_documented() -> None:
     kinds = plugin_docs.event_types()
     assert len(kinds) >= 13
     assert [kind.__name__ for kind in kinds if f"## `{kind.__name__}`" not in text] == []
-    assert [kind.__name__ for kind in kinds if kind.__name__ not in lmcache_core.__all__] == [], (
-        "not in the public door"
-    )
+    assert [kind.__name__ for kind in kinds if kind.__name__ not in lmcache_core.__all__] == [], "not in the public API"
 
 
 def test_every_operation_is_documented() -> None:
@@ -118,6 +116,7 @@ PAGE_OF = {
     OfferKind.SUBSCRIBER: "subscribers.md",
     OfferKind.HTTP_ROUTES: "http-routes.md",
     OfferKind.SERVICE: "services.md",
+    OfferKind.TRANSFER_CHANNEL: "transfer-channels.md",
     OfferKind.COMMAND: "../reference/hooks.md#lmcache_commands",
 }
 
@@ -136,6 +135,7 @@ EXAMPLES = {
     "prices": ("http-routes.md", "Prices", "HttpRoutesSuite", "open_prices"),
     "watch": ("services.md", "Watchdog", "ServiceSuite", "open_watchdog"),
     "locked": ("l1-memories.md", "LockedMemory", "L1MemorySuite", "open_locked"),
+    "channel": ("transfer-channels.md", "InProcess", "TransferChannelSuite", "open_in_process"),
     "peek": ("request-modules.md", "Peek", "RequestModuleSuite", "open_peek"),
     "stats": ("request-modules.md", "Stats", "RequestModuleSuite", "open_stats"),
     "deflate": ("serdes.md", "Deflate", "SerdeSuite", "Deflate"),

@@ -28,10 +28,20 @@ ALLOWED: Final = {
     "tests/l2_recipes": {"tally"},
 }
 """Words of IN_CODE that files have for a reason, by the beginning of their paths."""
+PAGES: Final = (
+    "*.md",
+    "docs/**/*.md",
+    "changelog/*.md",
+    *(f"{folder}/README.md" for folder in ("core", "deploy", "libs/*", "plugins/*", "engines/*")),
+)
+TABLES: Final = ("CONTRIBUTING.md", "changelog/words.changed.md")
+"""These have the replaced words beside those that replace them."""
 WRITTEN: Final = [
     page
-    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
-    if not re.search(r"<!-- Generated|^Written by `python", page.read_text(), re.MULTILINE)
+    for pattern in PAGES
+    for page in sorted(ROOT.glob(pattern))
+    if str(page.relative_to(ROOT)) not in TABLES
+    and not re.search(r"<!-- Generated|^Written by `python", page.read_text(), re.MULTILINE)
 ]
 FOLDERS: Final = sorted(
     [path.parent for pattern in ("core", "*/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")]
@@ -50,7 +60,7 @@ def prose(text: str) -> str:
 
 def words_of(code: str) -> str:
     """Names, strings, comments and docstrings as one line of words."""
-    return re.sub(r"[\s#_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", code))
+    return re.sub(r"(?:[\s#_]|//)+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", code))
 
 
 def found_in(file: Path) -> list[str]:
@@ -72,8 +82,12 @@ def test_a_page_has_no_word_that_was_replaced(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_source_and_tests_have_no_word_that_was_replaced(folder: Path) -> None:
-    files = [file for ending in ("py", "pyi", "template") for file in sorted(folder.rglob(f"*.{ending}"))]
-    files = [file for file in files if file != Path(__file__) and "native" not in file.relative_to(ROOT).parts]
+    files = [file for ending in ("py", "pyi", "template", "cpp", "h") for file in sorted(folder.rglob(f"*.{ending}"))]
+    files = [
+        file
+        for file in files
+        if file != Path(__file__) and not {"third_party", "build"} & {*file.relative_to(ROOT).parts}
+    ]
     assert [line for file in files for line in found_in(file)] == []
 
 

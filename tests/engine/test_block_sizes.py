@@ -13,7 +13,7 @@ from tests.conftest import StartServer
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LENGTHS = (1_000, 700)
 STOCK: dict[str, Any] = {"connector": "stock", "extra": {"lmcache.mp.mp_transfer_mode": "engine_driven"}}
@@ -39,16 +39,9 @@ CASES = {
 }
 """Each pair of ways once, and each pair of the block sizes with which vLLM 0.32 starts on this platform: 32 and more. Blocks of
 16 are in test_block_layers.py."""
-IN_CI = "own-64-own-32"
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=name, marks=() if name == "own-64-own-32" else pytest.mark.slow)
-        for name, case in CASES.items()
-    ],
-)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_two_block_sizes(
     case: Case, engine_environment: None, start_server: StartServer, reference: Reference, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.conftest import StartServer
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
-from tests.engine.site import CHUNK_TOKENS, OwnSite
+from tests.engine.site import CHUNK_TOKENS, SPINNING_WORKERS, OwnSite
 from tests.engine.test_tensor_parallel import OBJECTS, SHORT_PROMPTS, WORKERS
 
 pytestmark = pytest.mark.engine
@@ -50,11 +50,12 @@ def test_two_workers_store_and_load_a_shard_each(
 ) -> None:
     l2 = L2Folder(tmp_path / "l2")
     l2.path.mkdir()
-    server = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), *l2.adapter_option())
+    options = ("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), "--lookup-timeout-seconds", "60")
+    server = start_server(*options, *l2.adapter_option())
     truth = reference.answers(SHORT_PROMPTS)
-    settings = {"lmcache.heartbeat_seconds": 60.0}
+    own: dict[str, Any] = {"connector": "own", "extra": SPINNING_WORKERS, "tensor_parallel": WORKERS}
     log_path = tmp_path / "engine.log"
-    with EngineProcess(log_path, port=server.port, connector="own", extra=settings, tensor_parallel=WORKERS) as engine:
+    with EngineProcess(log_path, port=server.port, **own) as engine:
         cold = engine.ask(SHORT_PROMPTS)
         assert_computed(cold)
         assert_right(cold, truth)
@@ -64,7 +65,7 @@ def test_two_workers_store_and_load_a_shard_each(
         l2.wait_for_objects(OBJECTS, timeout_seconds=120)
     server.kill()
     server.start()
-    with EngineProcess(log_path, port=server.port, connector="own", extra=settings, tensor_parallel=WORKERS) as engine:
+    with EngineProcess(log_path, port=server.port, **own) as engine:
         from_l2 = engine.ask(SHORT_PROMPTS)
         assert_cached(from_l2, CHUNK_TOKENS)
         assert_right(from_l2, truth)

@@ -11,13 +11,12 @@ from demo.engine_process import EngineProcess
 from demo.prompts import random_prompt
 from tests.conftest import StartServer
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.site import SPINNING_WORKERS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHUNK_TOKENS = 128
 CUTS = ("2,2", "1,3")
-LONG_TIMEOUTS = {"lmcache.heartbeat_seconds": 15.0, "lmcache.lookup_timeout_ms": 15_000}
-"""Four workers spin while they wait for each other; on two cores the server may not get its turn for seconds."""
 
 
 def test_another_cut_shares_nothing(engine_environment: None, start_server: StartServer, tmp_path: Path) -> None:
@@ -27,7 +26,12 @@ def test_another_cut_shares_nothing(engine_environment: None, start_server: Star
     options = [["--stages", cut] for cut in CUTS]
     engines = [
         EngineProcess(
-            tmp_path / f"{cut}.log", port=server.port, connector="own", extra=LONG_TIMEOUTS, driver=driver, options=each
+            tmp_path / f"{cut}.log",
+            port=server.port,
+            connector="own",
+            extra=SPINNING_WORKERS,
+            driver=driver,
+            options=each,
         )
         for cut, each in zip(CUTS, options, strict=True)
     ]

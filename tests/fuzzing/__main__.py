@@ -20,8 +20,8 @@ from tests.fuzzing import corpus
 
 INPUT_BYTES_MAX: Final = 8192
 INSTRUMENTED: Final = [
-    "lmcache_client", "lmcache_core", "lmcache_kv_layout", "lmcache_serde", "lmcache_transfer_torch",
-    "tests.fuzzing.targets",
+    "lmcache_client", "lmcache_core", "lmcache_kv_layout", "lmcache_p2p", "lmcache_serde", "lmcache_transfer_torch",
+    "tests.fuzzing.targets", "tests.fuzzing.peer_targets",
 ]  # fmt: skip
 
 

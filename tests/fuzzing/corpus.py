@@ -7,7 +7,7 @@ adds inputs, a failing one for example, or what a run of a fuzzer has left after
 
 from __future__ import annotations
 
-import sys
+import argparse
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Final
@@ -43,4 +43,8 @@ def add(target: str, paths: list[Path]) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{add(sys.argv[1], [Path(name) for name in sys.argv[2:]])} new inputs")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("paths", nargs="+", type=Path)
+    asked = parser.parse_args()
+    print(f"{add(asked.target, asked.paths)} new inputs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 from pydantic import SecretStr
@@ -40,31 +40,19 @@ from lmcache_serde.master_key import KeySource
 from lmcache_serde.zstd import ZstdSettings, open_zstd
 from lmcache_transfer_torch.descriptors import EXT_TYPE, read_views
 from lmcache_transfer_torch.messages import REGISTER, RETRIEVE, STORE
+from tests.fuzzing import peer_targets
+from tests.fuzzing.peer_targets import joined, peer_answers, peer_requests, pieces, tcp_frames
 
 Target = Callable[[bytes], None]
 
 CHUNK_TOKENS: Final = 4
-_MEMORY_BYTES: Final = 600
+_MEMORY_BYTES: Final = 4000
+_MEMORY_SECONDS: Final = 600.0
 _TENSORS_MAX: Final = 4
 _LAYOUT: Final = ObjectLayout(2, 2, 4, 8, "float16")
 _SPACE: Final = KeySpace("org/model", 0x01000100, 0, "tenant", CHUNK_TOKENS, HashChain.BLAKE3, bytes(range(16)))
 _KEY: Final = ObjectKey(_SPACE, bytes(range(32)))
 _DIGEST_BYTES: Final = 16
-
-
-def pieces(data: bytes) -> list[bytes]:
-    """Several inputs in one: each has its length in front, two bytes; the last one takes what is left."""
-    found = []
-    while len(data) > 2:
-        size = int.from_bytes(data[:2], "big")
-        found.append(data[2 : 2 + size])
-        data = data[2 + size :]
-    return found
-
-
-def joined(parts: Sequence[bytes]) -> bytes:
-    """What `pieces` takes apart."""
-    return b"".join(len(part).to_bytes(2, "big") + part for part in parts)
 
 
 # --- the engine port
@@ -102,9 +90,19 @@ class _Reader:
 
     def __init__(self, kernels: Kernels) -> None:
         chain = open_chain(HashChain.BLAKE3, CHUNK_TOKENS, "seed", kernels)
-        memory = PromptMemory(_MEMORY_BYTES, FakeClock())
-        self._hasher = PromptHasher(chain, memory)
-        self._codec = OperationCodec(LOOKUP, {EngineKey: KeyReader(chain, memory)})
+        self._clock = FakeClock()
+        self._memory = PromptMemory(_MEMORY_SECONDS, self._clock, _MEMORY_BYTES)
+        self._hasher = PromptHasher(chain, self._memory)
+        self._codec = OperationCodec(LOOKUP, {EngineKey: KeyReader(chain, self._memory)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget the prompts one by one: the garbage collector does not walk a memory that is dropped whole."""
+        self._clock.advance(2 * _MEMORY_SECONDS)
+        self._memory.expire()
+        assert self._memory.size_bytes == 0
 
     def read(self, frame: bytes) -> object:
         try:
@@ -130,12 +128,13 @@ _COMPILED: Final = Kernels(True, read_prompt_compiled, PURE.slot_table, PURE.rec
 
 def keys(data: bytes) -> None:
     """Frames of keys, read one after the other by a server that remembers, and each by servers that have seen nothing."""
-    remembering = [_Reader(PURE), _Reader(_COMPILED)]
-    for frame in pieces(data):
-        expected = _Reader(PURE).read(frame)
-        for reader in remembering:
-            found = reader.read(frame)
-            assert repr(found) == repr(expected), f"{found} after other keys, {expected} alone"
+    with _Reader(PURE) as pure, _Reader(_COMPILED) as compiled:
+        for frame in pieces(data):
+            with _Reader(PURE) as fresh:
+                expected = fresh.read(frame)
+            for reader in (pure, compiled):
+                found = reader.read(frame)
+                assert repr(found) == repr(expected), f"{found} after other keys, {expected} alone"
 
 
 def prompts(data: bytes) -> None:
@@ -236,6 +235,9 @@ TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
         "handles": handles,
         "canonical_keys": canonical_keys,
         "headers": headers,
+        "peer_requests": peer_requests,
+        "peer_answers": peer_answers,
+        "tcp_frames": tcp_frames,
         **{name: _serde(serde) for name, serde in _SERDES.items()},
     }
 )
@@ -314,4 +316,6 @@ def seeds(name: str) -> list[bytes]:
             return [joined([msgspec.msgpack.encode(shared)] * 2), joined([msgspec.msgpack.encode(raw)])]
         case "pickles":
             return [stock_pickle(_LAYOUT, [bytes(_LAYOUT.payload_bytes)] * count) for count in (1, 2)]
+        case "peer_requests" | "peer_answers" | "tcp_frames":
+            return peer_targets.seeds(name)
     return [_stored(_SERDES[name])]

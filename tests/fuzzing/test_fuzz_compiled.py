@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzzing import corpus, native
 
-SECONDS = 600
+SECONDS = 60
 COMPILER = native.fuzzing_compiler()
 pytestmark = [
     pytest.mark.slow,

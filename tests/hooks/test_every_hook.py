@@ -179,8 +179,18 @@ def test_lmcache_services(server: Server) -> None:
     wait_for("service.runs")
     assert server.status()["services"]["watch"] == {"chunk_size": 16}
     assert server.status()["threads"]["watch-run"]["running"]
+    assert "lmcache.watch.looks" in [kind.name for kind in server.sample_kinds]
+    values = {sample.name: sample.value for sample in server.samples()}
+    assert values["lmcache.watch.looks"] == 7
+    assert "lmcache.of.no.kind" not in values
     server.stop(5.0)
     assert third_party.CALLS[-2:] == ["service.stop 5.0", "service.close"]
+
+
+def test_lmcache_transfer_channels(server: Server) -> None:
+    """A service opens it, for L1's memory."""
+    assert "channel 127.0.0.1 True" in third_party.CALLS
+    assert "channel.close" in third_party.CALLS
 
 
 def test_lmcache_settings(server: Server) -> None:

@@ -17,8 +17,10 @@ from lmcache_core import (
     Bitmap,
     BorrowedBuffer,
     Call,
+    ChannelContext,
     ChunksStored,
     CommandContext,
+    CompletionQueue,
     EvictionDemand,
     EvictionPolicy,
     Handler,
@@ -42,6 +44,9 @@ from lmcache_core import (
     PrefetchPlan,
     PrefetchPolicy,
     RequestModule,
+    Route,
+    Sample,
+    SampleKind,
     Serde,
     ServerInfo,
     Service,
@@ -51,6 +56,7 @@ from lmcache_core import (
     StorePlan,
     StorePolicy,
     Subscriber,
+    TransferChannel,
     hookimpl,
 )
 from lmcache_l2_adapter import BlockingL2Adapter
@@ -207,6 +213,8 @@ class Watch(Service):
         return {"watch": "third_party://watch"}
 
     def start(self, server: ServerInfo) -> None:
+        assert self._context.transfer_channels == ["ferry"]
+        self._context.open_transfer_channel("ferry", "127.0.0.1").close(0.0)
         CALLS.append(f"service.start {server.endpoints['watch']} {self._context.server.info.chunk_tokens}")
 
     def threads(self) -> Mapping[str, Callable[[], None]]:
@@ -215,6 +223,13 @@ class Watch(Service):
     def _run(self) -> None:
         CALLS.append("service.runs")
         self._closed.wait()
+
+    @property
+    def sample_kinds(self) -> Sequence[SampleKind]:
+        return [SampleKind("lmcache.watch.looks", "{look}", "Looks.", is_counter=True)]
+
+    def samples(self) -> Sequence[Sample]:
+        return [*(kind.of(7) for kind in self.sample_kinds), Sample("lmcache.of.no.kind", 1)]
 
     def stop(self, seconds: float) -> None:
         CALLS.append(f"service.stop {seconds}")
@@ -254,6 +269,28 @@ class Cellar(L1Memory):
 
 def open_cellar(settings: None, context: L1MemoryContext) -> L1Memory:
     return Cellar(context.size_bytes)
+
+
+class Ferry(TransferChannel):
+    def __init__(self, settings: None, context: ChannelContext) -> None:
+        CALLS.append(f"channel {context.host} {context.region.length > 0}")
+
+    def describe(self) -> bytes:
+        return b""
+
+    def connect(self, description: bytes) -> Route:
+        raise NotImplementedError
+
+    def completions(self) -> CompletionQueue:
+        raise NotImplementedError
+
+    def close(self, deadline_seconds: float) -> None:
+        CALLS.append("channel.close")
+
+
+@hookimpl
+def lmcache_transfer_channels() -> Sequence[Offer]:
+    return [Offer("ferry", "for tests", f"{__name__}:Ferry")]
 
 
 @hookimpl

@@ -190,10 +190,10 @@ def test_names_of_engines_break_no_log_either(tmp_path: Path, style: str) -> Non
         assert server.logs("worker registered")
         assert server.logs("L1 had no room", 15)
     written = (tmp_path / "server.log").read_bytes().decode()
-    begun = [line for line in written.splitlines() if "forged" in line]
-    assert any("model" in line for line in begun)
-    assert any("salt" in line for line in begun)
-    assert [line for line in begun if line.startswith("2026-01-01 ERROR")] == []
+    started = [line for line in written.splitlines() if "forged" in line]
+    assert any("model" in line for line in started)
+    assert any("salt" in line for line in started)
+    assert [line for line in started if line.startswith("2026-01-01 ERROR")] == []
     assert "\x1b" not in written
 
 

@@ -38,11 +38,11 @@ def main() -> None:
     gc.disable()
     failed, read_by_pairs = 0, 0.0
     for seed in range(asked.seed, asked.seed + asked.seeds):
-        begun = time.monotonic()
+        started = time.monotonic()
         result = Simulation(seed).run(asked.steps)
         figures = " ".join(f"{name}={value:.0f}" for name, value in result.figures.items())
         print(
-            f"seed={seed} steps={result.steps} trace={result.trace} wall={time.monotonic() - begun:.1f}s {figures}",
+            f"seed={seed} steps={result.steps} trace={result.trace} wall={time.monotonic() - started:.1f}s {figures}",
             flush=True,
         )
         read_by_pairs += result.figures.get("read_by_pair", 0)

@@ -36,7 +36,11 @@ def without_one_writer() -> None:
 
     def offer_again(self: Any, call: Any, chunks: Any) -> Any:
         known = self._stores._stores.get(chunks.worker.instance_id, {}).get(chunks.ticket)
-        return known if known is not None and self._context.storage.is_live(known.hold) else reserve(self, call, chunks)
+        return (
+            known
+            if known is not None and self._context.storage.is_live(known.references)
+            else reserve(self, call, chunks)
+        )
 
     EngineDrivenModule._reserve = offer_again  # type: ignore[method-assign]
 
@@ -47,7 +51,7 @@ def without_own_reads() -> None:
 
     def commit(self: Any, instance_id: int, ticket: Ticket) -> Sequence[SlotReferences]:
         reads = self._reads.get(instance_id, {}).get(ticket)
-        return [reads.holds.pop()[1]] if reads is not None and reads.holds else []
+        return [reads.held.pop()[1]] if reads is not None and reads.held else []
 
     OpenReads.commit = commit  # type: ignore[method-assign]
 

@@ -27,6 +27,7 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.server import peers
+from lmcache_policies import l2_eviction
 from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine
 from tests.simulation.l2 import Media, insert_media
 from tests.simulation.network import Connection, Network, PeerSocket, owner_of
@@ -44,7 +45,7 @@ QUIET_SECONDS: Final = 300.0
 READS: Final = {"stock": 5000, "inband": 45000, "node": 45000}
 """After this many steps each kind of engine has read chunks.  Few are read by some: a lost answer keeps a thread of an engine
 waiting for 30 s.  A pair shares its chunks with nothing else, so that only many seeds together must have read by it."""
-SIMULATED: Final = ("lmcache_client", "lmcache_core", "lmcache_vllm")
+SIMULATED: Final = ("lmcache_client", "lmcache_core", "lmcache_policies", "lmcache_vllm")
 SKIPPED: Final = "lmcache_core.app.console"
 
 
@@ -59,7 +60,7 @@ class Result:
 
 def import_everything() -> None:
     """What is imported later would not see the simulation."""
-    for package in (lmcache_client, lmcache_core):
+    for package in (lmcache_client, lmcache_core, l2_eviction):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(SKIPPED) and not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
@@ -78,7 +79,7 @@ class Simulation:
         self.engines: list[AnyEngine] = []
         self.kills = self.freezes = 0
         self._engine_numbers = iter(range(1 << 30))
-        self._plugins = load_plugins(("tests.simulation.l2",))
+        self._plugins = load_plugins(("tests.simulation.l2", "policies"))
 
     # --- a run
 
@@ -243,7 +244,7 @@ class Simulation:
         self.world.calm, self.media.faulty = True, False
         for process in (self.server_process, *(process for engine in self.engines for process in engine.processes)):
             self.runtime.thaw(process)
-        self._until_nothing_is_left(self._begun, "all engines are calm")
+        self._until_nothing_is_left(self._started, "all engines are calm")
         for engine in self.engines:
             for process in engine.processes:
                 self.runtime.kill(process)
@@ -264,7 +265,7 @@ class Simulation:
             for _ in range(64):
                 self._step()
 
-    def _begun(self) -> dict[str, object]:
+    def _started(self) -> dict[str, object]:
         return {
             "server is down": self.server is None,
             "claims": self.oracle.claims,

@@ -7,10 +7,10 @@ from tests.thirdparty.clean_environment import CleanEnvironment, build_wheel
 
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
-    """Wheels of the devkit and of what it needs of this project, and nothing of the workspace."""
-    folders = ("libs/client", "libs/http", "core", "libs/l2_adapter", "plugins/devkit")
+    """Wheels of the devkit, of the tools and of what they need of this project, and nothing of the workspace."""
+    folders = ("libs/client", "libs/http", "core", "libs/l2_adapter", "plugins/devkit", "plugins/tools")
     wheels = [build_wheel(folder, tmp_path_factory.mktemp("wheels")) for folder in folders]
     environment = CleanEnvironment(tmp_path_factory.mktemp("clean"))
     environment.pip("install", *wheels)
-    assert list(environment.plugins()) == ["builtin", "devkit"]
+    assert list(environment.plugins()) == ["builtin", "devkit", "tools"]
     return environment

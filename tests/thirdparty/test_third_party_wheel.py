@@ -38,7 +38,8 @@ def test_it_is_listed_beside_ours(site: CleanEnvironment) -> None:
     assert (row["distribution"], row["version"], row["status"]) == ("lmcache-l2-drawer", "3.1.4", "available")
     shown = site.run(site.lmcache, "plugins", "show", "drawer").stdout
     assert "The database file; its folder must exist." in shown
-    assert '--l2-adapter \'{"type": "drawer"' in shown
+    example = site.run(site.lmcache, "plugins", "example", "drawer").stdout
+    assert '--l2-adapter \'{"type": "drawer"' in example
 
 
 def test_it_meets_every_conformance_requirement(site: CleanEnvironment, settings: str, tmp_path: Path) -> None:

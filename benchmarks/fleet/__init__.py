@@ -1,0 +1,1 @@
+"""The fleet's directory beside other designs, on the same keys."""

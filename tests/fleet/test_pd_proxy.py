@@ -1,0 +1,106 @@
+"""The proxy sends a prompt to the prefill engine whose server has most of it, as a real coordinator knows."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_core import HashChain, KeySpace
+from lmcache_fleet.families import Family, chunk_hashes
+from lmcache_fleet.messages import HASH_BYTES, JournalPage, Kind, Run, encode
+from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
+from plugins.pd.tests.local_engine import LocalEngine
+from plugins.pd.tests.proxy_process import ProxyProcess
+
+CHUNK = 16
+TOKENS = list(range(1000, 1000 + 8 * CHUNK))
+REQUESTS = 6
+
+
+class Scene:
+    """Two prefill engines with a server each, one decode engine, a coordinator and the proxy."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.coordinator = stack.enter_context(CoordinatorProcess(folder, "--instance-timeout", "3600"))
+        self.first, self.second, self.decode = (stack.enter_context(LocalEngine(name)) for name in ("p1", "p2", "d"))
+        for engine in (self.first, self.second):
+            engine.tokens = TOKENS
+            self._register(engine)
+        self.proxy = stack.enter_context(
+            ProxyProcess(
+                folder, [self.first.url, self.second.url], [self.decode.url], "--coordinator-url", self.coordinator.url
+            )
+        )
+
+    def has(self, engine: LocalEngine, chunks: int, salt: str = "") -> None:
+        """Its server has this number of chunks of the prompt."""
+        space = KeySpace("m##0123456789abcdef", 0x01000100, 0, salt, CHUNK, HashChain.BLAKE3, bytes(16))
+        hashes = chunk_hashes(Family(CHUNK, HashChain.BLAKE3), TOKENS)[: chunks * HASH_BYTES]
+        page = JournalPage(
+            instance=engine.name, incarnation="1", source="l1", spaces=(space.tail,), first=0,
+            runs=(Run(Kind.STORE, 0, 1000, hashes),),
+        )  # fmt: skip
+        assert self.coordinator.ask("POST", "/fleet/journal", encode(page)).status == 200
+
+    def prefilled(self, **request: Any) -> list[int]:
+        """How many of the requests each prefill engine got."""
+        before = [len(engine.completions) for engine in (self.first, self.second)]
+        for _ in range(REQUESTS):
+            assert self.proxy.complete(**request).status == 200
+        after = [len(engine.completions) for engine in (self.first, self.second)]
+        return [later - earlier for later, earlier in zip(after, before, strict=True)]
+
+    def _register(self, engine: LocalEngine) -> None:
+        body = {
+            "instance_id": engine.name, "ip": "10.0.0.7", "http_port": 80, "mq_port": 5555, "incarnation": "1",
+            "metadata": {"engine_urls": [engine.url]},
+        }  # fmt: skip
+        assert self.coordinator.ask("POST", "/instances", body).status == 200
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(tmp_path, stack)
+
+
+def test_the_longest_prefix_decides_and_load_where_there_is_none(scene: Scene) -> None:
+    assert scene.prefilled() == [REQUESTS / 2, REQUESTS / 2]
+    scene.has(scene.second, 5)
+    scene.has(scene.first, 2)
+    assert scene.prefilled() == [0, REQUESTS]
+    assert scene.prefilled(prompt=TOKENS) == [0, REQUESTS]
+    assert scene.prefilled(prompt=TOKENS[1:]) == [REQUESTS / 2, REQUESTS / 2]
+    assert scene.prefilled(cache_salt="other") == [REQUESTS / 2, REQUESTS / 2]
+
+
+def test_decode_that_is_asked_at_once_gets_the_name_of_prefills_server(scene: Scene, tmp_path: Path) -> None:
+    scene.has(scene.second, 5)
+    flags = ("--coordinator-url", scene.coordinator.url, "--mode", "concurrent")
+    with ProxyProcess(tmp_path, [scene.first.url, scene.second.url], [scene.decode.url], *flags) as proxy:
+        assert proxy.complete().status == 200
+        assert scene.decode.completions[-1].body["kv_transfer_params"]["lmcache.handoff_server"] == scene.second.name
+        scene.coordinator.kill()
+        assert proxy.complete().status == 200
+    unknown = [scene.decode.url]  # an engine that no server names
+    with ProxyProcess(tmp_path, unknown, [scene.decode.url], *flags) as proxy:
+        assert proxy.complete().status == 200
+        params = [each.body["kv_transfer_params"] for each in scene.decode.completions]
+        assert params[-1].get("lmcache.handoff_server", "") == params[-2].get("lmcache.handoff_server", "") == ""
+
+
+def test_a_coordinator_that_is_silent_or_dead_delays_no_request_for_long(scene: Scene) -> None:
+    scene.has(scene.second, 5)
+    process = scene.coordinator.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    assert sum(scene.prefilled()) == REQUESTS
+    assert scene.proxy.log.read_text().count("prefill is chosen by load alone") == 1, "it is left alone for a while"
+    process.send_signal(signal.SIGCONT)
+    scene.coordinator.kill()
+    assert sum(scene.prefilled()) == REQUESTS

@@ -1,0 +1,1 @@
+"""Servers that read out of each other's memory."""
