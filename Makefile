@@ -14,7 +14,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # More arguments for pytest, for example `make test PYTEST_ARGS="-k ladder -x"`.
 PYTEST_ARGS ?=
 # Processes that run tests: most of them wait for others most of the time.  1 for one after the other, as a debugger wants it.
-PYTEST_PROCESSES ?= 3
+PYTEST_PROCESSES ?= 4
 # What to measure, for example `make bench BENCH_ARGS="--only lookup --rounds 5"`; everything without.
 BENCH_ARGS ?=
 

@@ -1,5 +1,5 @@
-"""Writes what follows from the admin API's code: docs/reference/openapi.json, and the list of routes in
-docs/reference/http-api.md.
+"""Writes what follows from the code of the admin API and of the coordinator's: docs/reference/openapi.json and
+coordinator-openapi.json, and the lists of routes in docs/reference/http-api.md and coordinator-api.md.
 
 python -m scripts.http_api           # write them
 python -m scripts.http_api --check   # say which are out of date, exit 1 if any is
@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from lmcache_admin.api import api_about, every_core_route
+from lmcache_coordinator.routes import ABOUT, coordinator_routes
 from lmcache_http.application import described_routes
 from lmcache_http.openapi import openapi_document
 from lmcache_tools.setting_reference import entry
@@ -27,13 +29,23 @@ _USUAL = {"401", "403", "408", "413", "414", "421", "422", "431", "500", "503"}
 
 def documents() -> dict[Path, str]:
     """Every generated file, by where it belongs."""
-    document = openapi_document(api_about(), described_routes(every_core_route()))
-    page = FOLDER / "http-api.md"
-    routes = routes_list(document)
+    of_a_server = openapi_document(api_about(), described_routes(every_core_route()))
+    of_a_coordinator = openapi_document(ABOUT, described_routes(coordinator_routes(Mock())))
     return {
-        FOLDER / "openapi.json": json.dumps(document, indent=1, sort_keys=True) + "\n",
-        page: _LIST.sub(lambda found: f"{found[1]}\n{routes}\n{found[2]}", page.read_text()),
+        FOLDER / "openapi.json": _json(of_a_server),
+        FOLDER / "http-api.md": _page(FOLDER / "http-api.md", of_a_server),
+        FOLDER / "coordinator-openapi.json": _json(of_a_coordinator),
+        FOLDER / "coordinator-api.md": _page(FOLDER / "coordinator-api.md", of_a_coordinator),
     }
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def _page(path: Path, document: dict[str, Any]) -> str:
+    routes = routes_list(document)
+    return _LIST.sub(lambda found: f"{found[1]}\n{routes}\n{found[2]}", path.read_text())
 
 
 def routes_list(document: dict[str, Any]) -> str:

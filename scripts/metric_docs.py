@@ -7,10 +7,13 @@ python -m scripts.metric_docs --check   # say whether it is out of date, exit 1 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_observability.metrics import block_life, chunk_kinds, distributions, own_gauges
 from lmcache_observability.metrics.metric_kind import MetricKind, MetricType
@@ -86,12 +89,23 @@ def page() -> str:
             "From what schedulers report: an eviction is seen when the block is reused for other tokens.",
             block_life.KINDS,
         ),
+        *_of_services(),
         ("Hit rates and pushes", "Of the plugin itself.", own_gauges.KINDS),
     )
     parts = ["# Metrics\n", _MARK + "\n", _INTRODUCTION]
     for title, about, kinds in tables:
         parts += [f"## {title}\n", f"{about}\n", "".join(f"{_entry(kind)}\n" for kind in kinds)]
     return "\n".join(parts)
+
+
+def _of_services() -> Iterator[tuple[str, str, Iterable[MetricKind]]]:
+    """Of installed services that say without being opened what they count."""
+    for offer in load_plugins().offers(OfferKind.SERVICE):
+        module, _, name = offer.open.partition(":")
+        kinds = getattr(getattr(import_module(module), name), "sample_kinds", ())
+        if not isinstance(kinds, property) and kinds:
+            about = f"{offer.summary} ([counters](../operate/counts.md))."
+            yield f"Service {offer.name}", about, map(metric_kind, kinds)
 
 
 def _entry(kind: MetricKind) -> str:

@@ -1,5 +1,5 @@
-"""Writes what follows from code: docs/plugins' pages of events, operations and the conformance requirements, and the tables
-of fields in docs/l2.
+"""Writes what follows from code: events, request types and conformance requirements in docs/reference, and the fields in
+docs/operate/backends.
 
 python -m scripts.plugin_docs           # write them
 python -m scripts.plugin_docs --check   # say which are out of date, exit 1 if any is

@@ -34,7 +34,7 @@ Written by `python -m scripts.size > docs/internals/size.md`.
   an empty program (`-`: it cannot be imported here).
 
 `tests/test_size.py` limits core, which has {lines:,} lines in {files} files, none longer than {longest} lines. The aim is
-{aim_lines:,} lines in {aim_files} files.
+at most {aim_lines:,} lines and {aim_files} files.
 
 | distribution | files | lines | longest file | brings | import, ms |
 |---|---:|---:|---:|---:|---:|

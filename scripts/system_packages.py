@@ -1,5 +1,5 @@
-"""What some tests need of the operating system: Prometheus, a browser, fio, what mounts FUSE file systems, Redis, Ceph's object
-gateway, and the libraries that Mooncake's package is linked with.
+"""What some tests need of the operating system: Prometheus, a browser, fio, what mounts FUSE file systems, Redis, etcd, Ceph's
+object gateway, and the libraries that Mooncake's package is linked with.
 
 Usage: ENVIRONMENT/bin/python -m scripts.system_packages [--slow]
 
@@ -23,6 +23,7 @@ PROGRAMS: Final = {
     "fio": "fio",
     "fusermount3": "fuse3",
     "redis-server": "redis-server",
+    "etcd": "etcd-server",
     "ceph-mon": "ceph-mon",
     "ceph-osd": "ceph-osd",
     "radosgw": "radosgw",

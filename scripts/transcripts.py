@@ -6,8 +6,9 @@ python -m scripts.transcripts docs/operate/doctor.md
 A transcript is a fenced block of kind `console` below a line `<!-- transcript -->`; a line in it that begins with `$ ` is a
 command, with the lines behind a backslash, and what follows it is replaced.  Long lines are folded.
 
-A server runs meanwhile, with an adapter, a tenant and an engine that has used it.
-Its ports are 5555 and 8080, which must be free; its files are shown as if they were in /var/lib/lmcache.
+A server runs meanwhile, with an adapter, a tenant and an engine that has used it.  Pages with `lmcache fleet` get a coordinator
+with two servers instead.  The ports are 5555, 8080 and 9300, which must be free; files are shown as if they were in
+/var/lib/lmcache.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
+from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST, LMCACHE, ServerProcess
-from lmcache_devkit import FakeEngine
+from lmcache_devkit import FakeEngine, free_port
+from tests.remote.redis_servers import RedisServer
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _TRANSCRIPT: Final = re.compile(r"<!-- transcript -->\n```console\n(?P<body>.*?)```\n", re.DOTALL)
@@ -128,16 +132,62 @@ def server_in_use(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def fleet_in_use(folder: Path) -> Iterator[None]:
+    """A coordinator, and two servers on one Redis."""
+    url = f"http://{HOST}:9300"
+    child = ChildProcess(
+        "lmcache coordinator",
+        [str(LMCACHE), "coordinator", "--state", str(folder / "coordinator.db"), "--eviction-check-interval", "0"],
+        folder / "coordinator.log",
+        quiet_environment(),
+    )
+    redis = RedisServer(folder / "redis", free_port(), ("--save", ""))
+    adapter = json.dumps({"type": "redis", "url": f"redis://{HOST}:{redis.port}", "shared": True})
+    common = ("--l1-size-gb", "0.25", "--prometheus-port", "0", "--l2-adapter", adapter, "--coordinator-url", url)
+    reports = ("--coordinator-l2-event-reporting", "--coordinator-l2-event-flush-interval", "0.2")
+    with ExitStack() as stack:
+        redis.start()
+        stack.callback(redis.kill)
+        stack.callback(child.kill)
+        child.start()
+        while not _answers(f"{url}/healthz"):
+            time.sleep(0.05)
+        for number in (1, 2):
+            options = (*common, *reports, "--instance-id", f"node-{number}")
+            server = stack.enter_context(ServerProcess(options, folder / f"node-{number}.log"))
+            address = f"tcp://{HOST}:{server.port}"
+            with FakeEngine(address, model="meta/llama-3-8b", salt="tenant-a", layers=32, hidden=128) as engine:
+                assert engine.store(list(range(8 * number * engine.chunk_tokens)), "r1")
+        time.sleep(3.0)  # until the coordinator has all of it
+        yield
+
+
+def _answers(url: str) -> bool:
+    try:
+        urlopen(url, timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def main(given: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "llama-3-8b").mkdir()
         (folder / "llama-3-8b" / "config.json").write_text(json.dumps(_MODEL))
-        with server_in_use(folder):
-            names = {_SHOWN_FOLDER: name}
-            environment = {**quiet_environment(), "COLUMNS": str(_COLUMNS)}
-            for page in [Path(path) for path in given] or pages():
-                page.write_text(renewed(page.read_text(), names, environment))
+        names = {_SHOWN_FOLDER: name}
+        environment = {**quiet_environment(), "COLUMNS": str(_COLUMNS)}
+        chosen = [Path(path) for path in given] or pages()
+        of_fleet = [page for page in chosen if "$ lmcache fleet" in page.read_text()]
+        for used, group in (
+            (server_in_use, [page for page in chosen if page not in of_fleet]),
+            (fleet_in_use, of_fleet),
+        ):
+            if group:
+                with used(folder):
+                    for page in group:
+                        page.write_text(renewed(page.read_text(), names, environment))
 
 
 if __name__ == "__main__":
