@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Generator
 from typing import Final
 
 import pytest
@@ -44,3 +46,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kept = KEPT_IN.get(getattr(item, "originalname", item.name))
         if kept is not None and not item.nodeid.startswith(kept):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """A test that leaves our loggers silent would fail later tests of its process, which read the log."""
+    yield
+    manager = logging.root.manager
+    ours = [
+        each
+        for name, each in manager.loggerDict.items()
+        if name.startswith("lmcache") and isinstance(each, logging.Logger)
+    ]
+    silent = [each.name for each in ours if each.disabled or each.level or not each.propagate]
+    silenced, manager.disable = manager.disable, logging.NOTSET
+    for each in ours:
+        each.disabled, each.propagate = False, True
+        each.setLevel(logging.NOTSET)
+    assert not silenced, f"logging.disable({silenced}) is left"
+    assert not silent, f"loggers are left silent: {silent}"
