@@ -21,6 +21,7 @@ from lmcache_core.model.object_header import HEADER_BYTES, seal
 ALIGN_BYTES = 4096
 SHM_ROOT = Path("/dev/shm")
 UNWRITTEN = b"\xee"
+_SHARED_PREFIX = "lmcache-of-tests-"
 SPACE = KeySpace("acme/llama 3", 0x01000100, 0, "tenant", 256, HashChain.BLAKE3, b"layout-of-tests!")
 
 
@@ -32,7 +33,8 @@ class BorrowedMemory:
         self.path: Path | None = None
         descriptor = None
         if shared:
-            self.path = SHM_ROOT / f"lmcache-of-tests-{uuid.uuid4().hex}"
+            _remove_left_behind()
+            self.path = SHM_ROOT / f"{_SHARED_PREFIX}{os.getpid()}-{uuid.uuid4().hex}"
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             os.ftruncate(descriptor, size)
         memory = mmap.mmap(descriptor if descriptor is not None else -1, size)
@@ -66,6 +68,14 @@ class BorrowedMemory:
         buffer.view[HEADER_BYTES:] = payload
         seal(buffer.view, key, created_ns=1)
         return buffer
+
+
+def _remove_left_behind() -> None:
+    """Segments of processes that were killed: each holds memory until it is removed or the machine restarts."""
+    for path in SHM_ROOT.glob(f"{_SHARED_PREFIX}*"):
+        creator = path.name.removeprefix(_SHARED_PREFIX).partition("-")[0]
+        if not Path("/proc", creator).exists():
+            path.unlink(missing_ok=True)
 
 
 class NoSubscribers:

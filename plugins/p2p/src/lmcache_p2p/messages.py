@@ -6,6 +6,7 @@ A reader says hello once.  It asks for leases with `p2p_lookup_and_lock`, fetche
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, Final
@@ -128,5 +129,5 @@ def _space(fields: Iterable[Any]) -> KeySpace | None:
     model, rank, group, salt, tokens, chain, layout = fields
     try:
         return KeySpace(model, rank, group, salt, tokens, HashChain(chain), layout)
-    except Exception:  # noqa: BLE001 - ValueError, struct.error: whatever a peer may write
+    except (ValueError, struct.error):  # a chain or layout that does not exist, a number that does not fit
         return None
