@@ -15,6 +15,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST_ARGS ?=
 # Processes that run tests: most of them wait for others most of the time.  1 for one after the other, as a debugger wants it.
 PYTEST_PROCESSES ?= 4
+# Of these, that `make test-all` starts real engines with: most of their tests have two engines, and each wants a whole core.
+ENGINE_PROCESSES ?= 2
 # What to measure, for example `make bench BENCH_ARGS="--only lookup --rounds 5"`; everything without.
 BENCH_ARGS ?=
 
@@ -30,7 +32,7 @@ NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $
 # What the engine's environment has of ours, beside the public package.
 OWN := libs/client libs/kv_identity libs/kv_layout engines/vllm
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
-SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
+side_by_side = $(if $(filter-out 1,$(1)),-n $(1) --dist loadfile --no-loadscope-reorder)
 
 # What the demo's server is made of.
 DEMO_OWN := libs/client libs/http core libs/l2_adapter libs/object_files plugins/admin plugins/l2_fs
@@ -66,11 +68,12 @@ demo:
 	@.venv/bin/python -m demo.demo
 
 test: setup check
-	.venv/bin/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m "not slow" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS)
 
 test-all: setup check docs
 	@.venv/bin/python -m scripts.system_packages --slow
-	.venv/bin/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m engine $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS); engines=$$?; \
+	.venv/bin/python -m pytest -m "not engine" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS) && exit $$engines
 
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)
 	@.venv/bin/python -m benchmarks $(BENCH_ARGS)
