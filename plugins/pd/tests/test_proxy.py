@@ -104,6 +104,30 @@ def test_both_are_asked_at_once_with_one_id(start: Start, engines: Open) -> None
     assert handed["lmcache.handoff_id"] == asked["lmcache.handoff_id"]
 
 
+def test_decode_gets_the_server_that_prefills_last_answer_named(
+    start: Start, engines: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several servers on one machine cannot be told apart by their address, and a proxy may know no coordinator."""
+    prefill, decode = engines("p", "d")
+    answer = prefill.answer
+
+    def named(body: dict[str, Any]) -> dict[str, Any]:
+        answered = answer(body)
+        answered["kv_transfer_params"]["lmcache.handoff_server"] = "server-of-p"
+        return answered
+
+    monkeypatch.setattr(prefill, "answer", named)
+    proxy = start([prefill], [decode], "--mode", "concurrent")
+
+    def said() -> str:
+        assert proxy.complete().status == 200
+        server: str = decode.completions[-1].body["kv_transfer_params"]["lmcache.handoff_server"]
+        return server
+
+    assert said() == ""
+    assert any(said() == "server-of-p" for _ in range(20)), "decode here does not wait for prefill's answer"
+
+
 @pytest.mark.parametrize("mode", ["sequential", "concurrent"])
 @pytest.mark.parametrize("fault", ["error", "cut", "no_answer", "garbage", "not_json", "cut_head"])
 def test_a_prefill_that_fails_is_asked_elsewhere_once_and_then_decode_computes(

@@ -54,6 +54,8 @@ class Prefixes:
         self._servers: Mapping[str, Sequence[str]] = {}
         """Engine URLs by instance; by host where the instance names none."""
         self._listed_at: float | None = None
+        self._answered: dict[str, str] = {}
+        """Instance id of an engine's server by the engine's URL, as its last answer names it."""
 
     async def of(self, body: Body, path: str, engines: Engines) -> Mapping[str, int]:
         """Tokens by URL of an engine; engines of which nothing is known are missing."""
@@ -82,8 +84,15 @@ class Prefixes:
             for engine in engines.all
         }
 
+    def answered(self, url: str, server: str) -> None:
+        """A prefill engine has named its server."""
+        if server:
+            self._answered[url] = server
+
     async def server_of(self, url: str) -> str:
         """The instance id of an engine's server; empty where that is not known, or could be several."""
+        if url in self._answered:
+            return self._answered[url]
         if self._client is None or time.monotonic() < self._paused_until:
             return ""
         try:
@@ -104,6 +113,8 @@ class Prefixes:
             self._listed_at = now
 
     def _serves(self, instance: str, url: str) -> bool:
+        if url in self._answered:
+            return self._answered[url] == instance
         known = self._servers.get(instance, ())
         return url in known or urlsplit(url).hostname in known
 

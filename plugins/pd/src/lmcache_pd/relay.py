@@ -18,6 +18,7 @@ from lmcache_http.gate import problem_body
 from lmcache_pd.engines import Engine, EngineError, Engines, described, whole
 from lmcache_pd.legs import (
     HANDOFF_ID,
+    HANDOFF_SERVER,
     OURS,
     Body,
     concurrent_handoff,
@@ -118,7 +119,11 @@ class Relay:
                 handoff = handoff_of(msgspec.json.decode(data))
             except (msgspec.DecodeError, RecursionError):
                 raise EngineError("its answer is not JSON") from None
-            return handoff and {HANDOFF_ID: self._id, **handoff}
+            if handoff is None:
+                return None
+            if isinstance(server := handoff.get(HANDOFF_SERVER), str):
+                self._proxy.prefixes.answered(engine.url, server)
+            return {HANDOFF_ID: self._id, **handoff}
 
     async def _decode(self, send: Send, handoff: Mapping[str, Any] | None) -> None:
         tried: list[Engine] = []
