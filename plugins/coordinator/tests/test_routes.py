@@ -275,6 +275,7 @@ def test_counts_and_their_equations(coordinator: CoordinatorProcess) -> None:
     assert values['lmcache_coordinator_placements{instance="one",source="l1"}'] == 3
     assert values['lmcache_coordinator_quota_bytes{cache_salt="we\\"ird"}'] == GIB
     assert values["lmcache_coordinator_instances"] == 1
+    assert values["lmcache_coordinator_leader"] == 1
     named = {line.split(" ")[2] for line in lines if line.startswith("# TYPE")}
     assert {name.partition("{")[0] for name in values} <= named
 

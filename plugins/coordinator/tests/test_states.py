@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
+from lmcache_coordinator.states.sqlite import SqliteState
 from lmcache_devkit import CoordinatorStateSuite
 from lmcache_fleet.state import parse_state
 
@@ -23,6 +24,21 @@ class TestSqlite(CoordinatorStateSuite):
 
 class TestMemory(CoordinatorStateSuite):
     offer = "memory"
+
+
+@pytest.mark.parametrize(("before", "after"), [(36_000.0, 1_400.0), (1e6, 0.0), (1_010.5, 1_000.0)])
+def test_a_lease_ends_with_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, after: float
+) -> None:
+    """Its clock begins anew, or the file is on another machine: then nobody holds what would end later than a lease lasts."""
+    now = before
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    state = SqliteState(str(tmp_path / "state.db"))
+    assert state.acquire("leader", "a", 10.0)
+    now = after
+    assert state.acquire("leader", "b", 10.0)
+    assert not state.acquire("leader", "a", 10.0), "b has it now"
+    state.close()
 
 
 @pytest.mark.parametrize(

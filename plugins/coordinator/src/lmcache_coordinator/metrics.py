@@ -54,6 +54,9 @@ def families(coordinator: Coordinator) -> list[Family]:
     limits = [(salt, limit) for salt in salts if (limit := coordinator.quotas.last.limit(salt)) is not None]
     taken, stale = journals.counts(), coordinator.stale.totals()
     return [
+        Family(
+            "leader", "1 at the coordinator that evicts, 0 at others.", [Sample(int(coordinator.leadership.is_leader))]
+        ),
         Family("instances", "Servers that are registered.", [Sample(len(registry.live()))]),
         Family("instances_timed_out_total", "Servers that were dropped.", [Sample(registry.timed_out)]),
         Family(

@@ -79,22 +79,15 @@ class SqliteState(CoordinatorState):
         return Reading(rows[0][0], entries)
 
     def write(self, key: str, value: bytes | None, revision: int | None = None) -> int:
-        with self._access() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                row = connection.execute("SELECT revision FROM entries WHERE key = ?", (key,)).fetchone()
-                if revision is not None and revision != (row[0] if row else 0):
-                    raise StateConflictError(f"'{key}' was changed by another writer; try again")
-                (new,) = connection.execute("UPDATE revisions SET last = last + 1 RETURNING last").fetchone()
-                if value is None:
-                    connection.execute("DELETE FROM entries WHERE key = ?", (key,))
-                else:
-                    connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, value, new))
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # a full disk has ended it already
-                    connection.execute("ROLLBACK")
-                raise
+        with self._changing() as connection:
+            row = connection.execute("SELECT revision FROM entries WHERE key = ?", (key,)).fetchone()
+            if revision is not None and revision != (row[0] if row else 0):
+                raise StateConflictError(f"'{key}' was changed by another writer; try again")
+            (new,) = connection.execute("UPDATE revisions SET last = last + 1 RETURNING last").fetchone()
+            if value is None:
+                connection.execute("DELETE FROM entries WHERE key = ?", (key,))
+            else:
+                connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, value, new))
         return int(new)
 
     def wait(self, prefix: str, after: int, seconds: float) -> bool:
@@ -108,18 +101,15 @@ class SqliteState(CoordinatorState):
             return int(connection.execute("SELECT last FROM revisions").fetchone()[0])
 
     def acquire(self, name: str, holder: str, seconds: float) -> bool:
-        now = time.monotonic()  # of the machine: the same for all of its processes, whatever its calendar says
-        with self._access() as connection:
+        with self._changing() as connection:
+            # of the machine, the same for all of its processes, whatever its calendar says; read when no other one can write
+            now = time.monotonic()
+            # further ahead than a lease lasts: of another machine, or from before this one was started again
             taken = connection.execute(
                 "INSERT INTO leases VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, "
-                "until = excluded.until WHERE leases.holder = excluded.holder OR leases.until <= ? OR leases.until > ?",
-                (
-                    name,
-                    holder,
-                    now + seconds,
-                    now,
-                    now + 86_400,
-                ),  # far ahead: from before the machine was started again
+                "until = excluded.until "
+                "WHERE leases.holder = excluded.holder OR leases.until <= ? OR leases.until > excluded.until",
+                (name, holder, now + seconds, now),
             )
         return taken.rowcount == 1
 
@@ -130,6 +120,19 @@ class SqliteState(CoordinatorState):
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """What the block does is done as a whole, and by one process at a time."""
+        with self._access() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk has ended it already
+                    connection.execute("ROLLBACK")
+                raise
 
     @contextmanager
     def _access(self) -> Iterator[sqlite3.Connection]:
