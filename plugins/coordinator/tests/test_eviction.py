@@ -14,7 +14,17 @@ from lmcache_coordinator.states.sqlite import SqliteState
 from lmcache_core import HashChain, KeySpace, parse_canonical
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_devkit import FakeClock
-from lmcache_fleet.messages import COMMAND_KEYS_MAX, DeleteKeys, Heartbeat, JournalPage, Kind, Run, encode
+from lmcache_fleet.http_connection import ANSWER_BYTES_MAX
+from lmcache_fleet.messages import (
+    COMMAND_KEYS_MAX,
+    DeleteKeys,
+    Heartbeat,
+    JournalPage,
+    Kind,
+    Run,
+    decode_reply,
+    encode,
+)
 
 SIZE = 100
 INTERVALS = 3
@@ -161,7 +171,7 @@ def test_what_a_member_that_leaves_was_to_delete_others_are_asked_for() -> None:
 
 
 def test_a_reply_has_a_part_of_many_victims_and_members_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_coordinator.eviction.REPLY_KEYS_MAX", 20)
+    monkeypatch.setattr("lmcache_coordinator.eviction.REPLY_BYTES_MAX", 1000)
     site = Site("one", "two")
     site.quota(a=0)
     for salt in ("a", "b", "c"):
@@ -169,6 +179,17 @@ def test_a_reply_has_a_part_of_many_victims_and_members_share_them(monkeypatch: 
     site.interval()
     assert sum(map(keys, site.commands("one"))) == 20
     assert sum(map(keys, site.commands("two"))) == 10
+
+
+def test_a_reply_is_smaller_than_members_read_also_where_each_victim_has_a_space_of_its_own() -> None:
+    site = Site("one", "two")
+    site.quota(other=1)
+    for number in range(3000):
+        site.store("one", f"{number:0>1000}", number, number + 1)
+    site.interval()
+    replies = [encode(site.coordinator.heartbeat("two", None)) for _ in range(2)]
+    assert max(map(len, replies)) < ANSWER_BYTES_MAX / 3
+    assert sum(len(decode_reply(reply).commands) for reply in replies) == 3000
 
 
 def test_nothing_is_evicted_until_a_quota_was_set_once() -> None:

@@ -146,3 +146,11 @@ def test_a_seed_of_its_own_is_a_family_of_its_own(
     assert families.unlike_ours() == {"b"}
     families.forget("b")
     assert families.unlike_ours() == set()
+
+
+def test_a_question_hashes_no_test_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is answered on the event loop; what a server says is compared when it registers."""
+    families = Families()
+    families.heard("a", 256, "blake3", "ab" * 32)
+    monkeypatch.setattr("lmcache_coordinator.routing.vector_of", lambda _: pytest.fail("hashed for a question"))
+    assert families.unlike_ours() == {"a"}

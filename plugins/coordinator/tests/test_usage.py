@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import tracemalloc
 
 from hypothesis import settings
@@ -168,3 +169,14 @@ def test_an_abandoned_listing_remembers_no_deletes() -> None:
     usage.abandon_listing(BACKEND)
     assert usage.listed(BACKEND, SPACES[0], names([2]), 10) == []
     assert usage.end_listing(BACKEND) == []
+
+
+def test_the_work_for_one_salt_does_not_grow_with_the_others() -> None:
+    usage = SharedUsage(LeastRecentlyUsed, SystemClock())
+    salts = [f"user-{number}" for number in range(3000)]
+    for salt in salts:
+        usage.store(BACKEND, KeySpace("m", 0, 0, salt, 256, HashChain.BLAKE3, bytes(16)), names([1]), 10)
+    begin = time.process_time()
+    for salt in salts:
+        assert usage.keys_of(salt) == len(usage.victims(salt, 1, 0, ())) == 1
+    assert time.process_time() - begin < 1.0

@@ -24,8 +24,10 @@ WAITED_INTERVALS: Final = 3
 """Until a victim that did not come back is sent again."""
 REFUSED_INTERVALS: Final = 10
 """For which a member that did not delete is not asked, where another one can be."""
-REPLY_KEYS_MAX: Final = 10 * COMMAND_KEYS_MAX
-"""Victims in one reply: a reply is small, and members share the work."""
+REPLY_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of the commands in one reply: members read up to four times as much, and share the work."""
+_COMMAND_BYTES: Final = 64
+"""Names of a command's fields, and a little."""
 
 
 class _Slice:
@@ -33,6 +35,7 @@ class _Slice:
 
     def __init__(self, command: DeleteKeys, victims: set[Victim], backend: Backend) -> None:
         self.command: Final = command
+        self.size: Final = _COMMAND_BYTES + len(command.source) + len(command.space) + len(command.hashes)
         self.backend: Final = backend
         self.victims = victims
         """Those that did not come back."""
@@ -184,13 +187,13 @@ class Eviction:
             return ()  # without the lock
         if not self._may_evict():
             return ()
-        chosen, objects = list[_Slice](), 0
+        chosen, size = list[_Slice](), 0
         with self._lock:
             for each in self._slices:
                 if each.member or each.backend == POSTED or member not in self._may.get(each.backend, ()):
                     continue
-                objects += len(each.victims)
-                if chosen and objects > REPLY_KEYS_MAX:
+                size += each.size
+                if chosen and size > REPLY_BYTES_MAX:
                     break
                 chosen.append(each)
             if chosen:

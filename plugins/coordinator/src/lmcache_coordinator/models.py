@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from lmcache_coordinator.routing import PROMPT_TOKENS_MAX
 from lmcache_http.models import Answer, RequestBody
 
 GIB: Final = 2**30
@@ -39,7 +40,7 @@ class Register(RequestBody):
     p2p_advertised_url: str = Field("", max_length=1024)
     metadata: dict[str, Any] = Field(default_factory=dict, max_length=64)
     incarnation: str = Field("", max_length=256, description="New with each start of the server.")
-    chunk_tokens: int = Field(0, ge=0, le=2**31, description="Its chunk size; 0: not said.")
+    chunk_tokens: int = Field(0, ge=0, le=PROMPT_TOKENS_MAX, description="Its chunk size; 0: not said.")
     chain: str = Field("", max_length=64, description="How it names chunks, such as `blake3`.")
     test_vector: str = Field(
         "",

@@ -137,16 +137,20 @@ class Families:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._said: dict[str, tuple[Family, str]] = {}
+        self._unlike_ours: set[str] = set()
 
     def heard(self, instance: str, chunk_tokens: int, chain: str, vector: str) -> None:
-        """Nothing is learnt from a member that does not say all of it.  One that differs from the others is logged."""
+        """Nothing is learnt from a member that does not say all of it.  One that differs from the others is logged.
+        Hashes a chunk: not for an event loop."""
         try:
             family = Family(chunk_tokens, HashChain[chain.upper()])
         except KeyError:
             return
         if not chunk_tokens:
             return
+        is_unlike = bool(vector) and vector.lower() != vector_of(family)
         with self._lock:
+            (self._unlike_ours.add if is_unlike else self._unlike_ours.discard)(instance)
             others = {each for name, each in self._said.items() if name != instance}
             self._said[instance] = (family, vector.lower())
             differs = bool(others) and (family, vector.lower()) not in others
@@ -161,6 +165,7 @@ class Families:
     def forget(self, instance: str) -> None:
         with self._lock:
             self._said.pop(instance, None)
+            self._unlike_ours.discard(instance)
 
     def of(self) -> Mapping[str, tuple[Family, str]]:
         """By instance: its family, and the hash of its test vector, empty where it did not say."""
@@ -169,7 +174,8 @@ class Families:
 
     def unlike_ours(self) -> set[str]:
         """Instances whose hashes this coordinator cannot compute from tokens, because their seed is another."""
-        return {name for name, (family, vector) in self.of().items() if vector and vector != vector_of(family)}
+        with self._lock:
+            return set(self._unlike_ours)
 
 
 def _combined(choose: Callable[[Iterable[int]], int], found: Sequence[_Prefixes]) -> _Prefixes:

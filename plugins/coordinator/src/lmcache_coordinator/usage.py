@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -143,7 +143,8 @@ class SharedUsage:
         self._clock = clock
         self._late = late_seconds
         self._lock = threading.Lock()  # guards all below
-        self._objects: dict[tuple[Backend, str], _Objects] = {}
+        self._objects: dict[str, dict[Backend, _Objects]] = {}
+        """By salt.  Those that have none are not in it."""
         self._epochs: dict[Backend, int] = {}
         self._listing: dict[Backend, set[ObjectKey]] = {}
         """Backends that are being listed, with what was deleted meanwhile."""
@@ -170,7 +171,7 @@ class SharedUsage:
 
     def access(self, backend: Backend, space: KeySpace, hashes: Sequence[bytes]) -> None:
         with self._lock:
-            objects = self._objects.get((backend, space.cache_salt))
+            objects = self._objects.get(space.cache_salt, {}).get(backend)
             if objects is not None:
                 objects.access(space, hashes, self._clock.monotonic())
 
@@ -223,7 +224,7 @@ class SharedUsage:
             if there:
                 objects.store(space, there, size, epoch, self._clock.monotonic())
             elif not objects.numbers:
-                del self._objects[backend, space.cache_salt]
+                self._forget(backend, space.cache_salt)
             return there
 
     def end_listing(self, backend: Backend) -> list[ObjectKey]:
@@ -232,8 +233,8 @@ class SharedUsage:
         with self._lock:
             if self._listing.pop(backend, None) is None:
                 return gone
-            for (of, salt), objects in list(self._objects.items()):
-                if of == backend:
+            for salt, backends in list(self._objects.items()):
+                if (objects := backends.get(backend)) is not None:
                     older = objects.older_than(self._epochs[backend])
                     self._delete(backend, salt, objects, older)
                     gone += older
@@ -246,18 +247,17 @@ class SharedUsage:
 
     def by_salt(self) -> Mapping[str, int]:
         """Bytes of each salt that has any."""
-        used: dict[str, int] = {}
         with self._lock:
-            for (_, salt), objects in self._objects.items():
-                if objects.numbers:
-                    used[salt] = used.get(salt, 0) + objects.used_bytes
-        return used
+            return {
+                salt: sum(objects.used_bytes for objects in backends.values())
+                for salt, backends in self._objects.items()
+            }
 
     def by_backend(self) -> Mapping[Backend, tuple[int, int]]:
         """Keys and bytes of each shared backend."""
         used: dict[Backend, tuple[int, int]] = {}
         with self._lock:
-            for (backend, _), objects in self._objects.items():
+            for backend, objects in self._all():
                 keys, size = used.get(backend, (0, 0))
                 used[backend] = keys + len(objects.numbers), size + objects.used_bytes
         return used
@@ -266,7 +266,7 @@ class SharedUsage:
         """How many objects there are, and some of them with their sizes."""
         total, page = 0, list[tuple[Backend, ObjectKey, int]]()
         with self._lock:
-            for (of, _), objects in self._objects.items():
+            for of, objects in self._all():
                 if backend not in (None, of.name):
                     continue
                 begin = max(0, offset - total)
@@ -277,11 +277,11 @@ class SharedUsage:
 
     def keys_of(self, salt: str) -> int:
         with self._lock:
-            return sum(len(objects.numbers) for (_, of), objects in self._objects.items() if of == salt)
+            return sum(len(objects.numbers) for objects in self._objects.get(salt, {}).values())
 
     def has(self, victim: Victim) -> bool:
         with self._lock:
-            objects = self._objects.get((victim.backend, victim.key.space.cache_salt))
+            objects = self._objects.get(victim.key.space.cache_salt, {}).get(victim.backend)
             return objects is not None and victim.key in objects.numbers
 
     def size_of(self, victims: Iterable[Victim]) -> int:
@@ -289,7 +289,7 @@ class SharedUsage:
         size = 0
         with self._lock:
             for backend, key in victims:
-                objects = self._objects.get((backend, key.space.cache_salt))
+                objects = self._objects.get(key.space.cache_salt, {}).get(backend)
                 if objects is not None and (number := objects.numbers.get(key)) is not None:
                     size += objects.size(number)
         return size
@@ -307,9 +307,7 @@ class SharedUsage:
         found: list[Victim] = []
         found_bytes = 0
         with self._lock:
-            for (backend, of), objects in self._objects.items():
-                if of != salt or not objects.numbers:
-                    continue
+            for backend, objects in self._objects.get(salt, {}).items():
                 everything = EvictionDemand(objects.used_bytes or len(objects.numbers), {})
 
                 def may_evict(number: int, backend: Backend = backend, objects: _Objects = objects) -> bool:
@@ -330,10 +328,20 @@ class SharedUsage:
     def _delete(self, backend: Backend, salt: str, objects: _Objects, keys: Iterable[ObjectKey]) -> None:
         objects.delete(keys)
         if not objects.numbers:
-            del self._objects[backend, salt]  # salts come and go
+            self._forget(backend, salt)  # salts come and go
+
+    def _forget(self, backend: Backend, salt: str) -> None:
+        del self._objects[salt][backend]
+        if not self._objects[salt]:
+            del self._objects[salt]
+
+    def _all(self) -> Iterator[tuple[Backend, _Objects]]:
+        return (each for backends in self._objects.values() for each in backends.items())
 
     def _of(self, backend: Backend, salt: str) -> _Objects:
-        objects = self._objects.get((backend, salt))
+        backends = self._objects.get(salt, {})
+        objects = backends.get(backend)
         if objects is None:
-            objects = self._objects[backend, salt] = _Objects(self._new_policy())
+            objects = backends[backend] = _Objects(self._new_policy())
+            self._objects[salt] = backends
         return objects

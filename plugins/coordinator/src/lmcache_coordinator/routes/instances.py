@@ -107,7 +107,7 @@ def instance_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
             raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
         except (TooManyInstancesError, StateUnavailableError) as error:
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
-        coordinator.families.heard(asked.instance_id, asked.chunk_tokens, asked.chain, asked.test_vector)
+        await call(coordinator.families.heard, asked.instance_id, asked.chunk_tokens, asked.chain, asked.test_vector)
         return Registered(
             instance_id=asked.instance_id, re_registered=known, secret=made.hex() if made else None
         ).model_dump(exclude_none=True)
