@@ -16,6 +16,6 @@ def test_a_size_in_gib_is_the_same_number_of_bytes(size_bytes: int) -> None:
 
 def test_a_chunk_is_no_longer_than_a_prompt() -> None:
     """The coordinator hashes a chunk of this size."""
-    assert Register(instance_id="a", chunk_tokens=PROMPT_TOKENS_MAX).chunk_tokens == PROMPT_TOKENS_MAX
+    Register.model_validate({"instance_id": "a", "chunk_tokens": PROMPT_TOKENS_MAX})
     with pytest.raises(ValidationError, match="less than or equal to 1048576"):
-        Register(instance_id="a", chunk_tokens=PROMPT_TOKENS_MAX + 1)
+        Register.model_validate({"instance_id": "a", "chunk_tokens": PROMPT_TOKENS_MAX + 1})
