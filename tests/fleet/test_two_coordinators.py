@@ -9,14 +9,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lmcache_coordinator.leadership import Leadership
+from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
 from lmcache_fleet.messages import DeleteKeys, decode_reply
 from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
+from plugins.coordinator.tests.test_eviction import Site
 from plugins.coordinator.tests.test_routes import Poster, stored
 from tests.fleet.etcd_server import EtcdServer, etcd_server
 from tests.fleet.history import Operation, faults
@@ -167,6 +170,29 @@ def test_both_answer_one_evicts_and_another_takes_over(tmp_path: Path, etcd: Etc
         wait_for(lambda: says_leader(second), "no other leader", LEADER_SECONDS)
         first.start()
         assert not says_leader(first)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "etcd", "redis"])
+def test_what_one_has_pinned_the_other_does_not_evict(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = str(tmp_path / "state.db")
+    if kind != "sqlite":
+        server = request.getfixturevalue(kind)
+        address = server.url if kind == "etcd" else f"redis://127.0.0.1:{server.port}/0"
+    monkeypatch.setattr(Leadership, "is_leader", True)
+    offer = OpenableOffer(installed_offer("coordinator_state", kind), {"address": address})
+    with closing(offer.open()) as own, closing(offer.open()) as others:
+        other, leader = Site(state=others), Site("one", state=own)
+        leader.quota(a=0)
+        leader.store("one", "a", 0, 10)
+        pinned = [number.to_bytes(32, "big") for number in range(3)]
+        other.coordinator.pins.change("m", "a", pinned, 1)
+        leader.interval()
+        assert leader.obey("one") == 7
+        other.coordinator.pins.change("m", "a", pinned, -1)
+        leader.interval()
+        assert leader.obey("one") == 3
 
 
 @pytest.mark.slow

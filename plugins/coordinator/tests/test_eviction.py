@@ -25,6 +25,7 @@ from lmcache_fleet.messages import (
     decode_reply,
     encode,
 )
+from lmcache_fleet.state import CoordinatorState
 
 SIZE = 100
 INTERVALS = 3
@@ -33,8 +34,9 @@ INTERVALS = 3
 class Site:
     """A coordinator that leads, and members that use one backend."""
 
-    def __init__(self, *members: str) -> None:
-        self.coordinator = Coordinator(read_settings([]), SqliteState(":memory:"), LeastRecentlyUsed, FakeClock())
+    def __init__(self, *members: str, state: CoordinatorState | None = None) -> None:
+        state = state or SqliteState(":memory:")
+        self.coordinator = Coordinator(read_settings([]), state, LeastRecentlyUsed, FakeClock())
         self.coordinator.leadership.renew()
         self._firsts = dict.fromkeys(members, 0)
         for member in members:

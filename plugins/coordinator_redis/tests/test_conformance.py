@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from lmcache_coordinator.quotas import WATCHED, Quotas
 from lmcache_core import ConfigError
 from lmcache_devkit import CoordinatorStateSuite
 from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
@@ -26,6 +28,27 @@ class TestRedis(CoordinatorStateSuite):
     @pytest.fixture
     def settings(self, server: RedisServer) -> Mapping[str, Any]:
         return {"address": f"redis://127.0.0.1:{server.port}/0"}
+
+
+def test_a_redis_that_has_lost_its_data_has_no_quotas(server: RedisServer) -> None:
+    """What is shown and acted on follows, and is not read all the time from then on."""
+    offer = OpenableOffer(
+        installed_offer("coordinator_state", "redis"),
+        {"address": f"redis://127.0.0.1:{server.port}/0", "prefix": "lost:"},
+    )
+    with closing(offer.open()) as state, server.client() as client:
+        quotas = Quotas(state, 0, False)
+        for number in range(5):
+            quotas.set("a", number)
+        quotas.follow(0.0)
+        assert quotas.last.were_set
+        client.delete(*client.keys("lost:*"))
+        quotas.follow(0.0)
+        assert (quotas.last.were_set, dict(quotas.last.limits)) == (False, {})
+        assert not state.wait(WATCHED, quotas.last.revision, 0.0), "it has read what there is"
+        quotas.set("b", 1)
+        quotas.follow(0.0)
+        assert (quotas.last.were_set, dict(quotas.last.limits)) == (True, {"b": 1})
 
 
 @pytest.mark.parametrize("address", ["http://a:1", "redis://", "sentinel://a:1,b:2"])

@@ -67,6 +67,13 @@ class Quotas:
 
     def read(self) -> QuotaTable:
         """What applies now."""
+        table = self._read()
+        with self._lock:
+            if table.revision >= self._last.revision:
+                self._last = table
+        return table
+
+    def _read(self) -> QuotaTable:
         reading = self._state.read(WATCHED)
         limits = {
             key.removeprefix(PREFIX): msgspec.json.decode(entry.value, type=Quota).limit_bytes
@@ -76,16 +83,15 @@ class Quotas:
         were_set = self._default_was_given or EVER_SET in reading.entries
         entry = reading.entries.get(DEFAULT)
         default = msgspec.json.decode(entry.value, type=Default).limit_bytes if entry else self._own_default
-        table = QuotaTable(reading.revision, limits, default, were_set)
-        with self._lock:
-            if table.revision >= self._last.revision:
-                self._last = table
-        return table
+        return QuotaTable(reading.revision, limits, default, were_set)
 
     def follow(self, seconds: float) -> None:
-        """Wait for what other coordinators set, at most this long, and read it."""
+        """Wait for what other coordinators set, at most this long, and read it: also a state that has lost its data, whose
+        revisions begin anew."""
         if self._state.wait(WATCHED, self._last.revision, seconds):
-            self.read()
+            table = self._read()
+            with self._lock:
+                self._last = table
 
     def set(self, salt: str, limit_bytes: int) -> None:
         """Durable when it returns.  Where it raises, the quota is what it was, or what it was to be."""

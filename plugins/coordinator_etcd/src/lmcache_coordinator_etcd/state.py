@@ -123,6 +123,8 @@ class EtcdState(CoordinatorState):
         watch = {"key": _text(key), "range_end": _text(_after(key)), "start_revision": after + 1}
         until = time.monotonic() + seconds
         url = self._urls[self._first % len(self._urls)]
+        now: int | None = None
+        """Etcd's revision, where it has said it."""
         try:
             with self._http.stream(
                 "POST",
@@ -132,14 +134,15 @@ class EtcdState(CoordinatorState):
             ) as answer:
                 for line in answer.iter_lines():
                     said = json.loads(line).get("result", {})
+                    now = int(said.get("header", {}).get("revision", 0))
                     # canceled: the changes since then are not kept any more
                     if said.get("events") or said.get("canceled"):
                         return True
                     if time.monotonic() > until:
-                        return False
+                        return now != after  # the first line comes before changes that were made earlier
             raise StateUnavailableError(f"--state etcd: {url} ended a watch; see whether it runs")
         except httpx.ReadTimeout:
-            return False
+            return now != after  # another one, and not only a larger one: its data may have been lost
         except (httpx.HTTPError, ValueError) as error:
             self._first += 1
             raise _unavailable(url, error) from None

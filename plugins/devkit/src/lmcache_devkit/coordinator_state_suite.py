@@ -152,6 +152,7 @@ class CoordinatorStateSuite(OfferSuite):
         before = state.read(prefix).revision
         state.write(prefix + "a", b"1")
         assert state.wait(prefix, before, 5.0), "it was changed after that revision"
+        assert state.wait(prefix, before, 0.0), "it was changed after that revision, and there is nothing to wait for"
         revision = state.read(prefix).revision
         for change in (b"2", None):
             timer = threading.Timer(0.2, state.write, (prefix + "a", change))
