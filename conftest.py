@@ -59,7 +59,8 @@ def pytest_runtest_teardown() -> Generator[None]:
         if name.startswith("lmcache") and isinstance(each, logging.Logger)
     ]
     silent = [each.name for each in ours if each.disabled or each.level or not each.propagate]
-    silenced, manager.disable = manager.disable, logging.NOTSET
+    silenced = manager.disable
+    logging.disable(logging.NOTSET)
     for each in ours:
         each.disabled, each.propagate = False, True
         each.setLevel(logging.NOTSET)

@@ -9,6 +9,7 @@ An input that a target fails for is written to FOLDER as `crash-...`.  Add it to
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=600, help="how long (default 600)")
     parser.add_argument("--keep", type=Path, help="where new inputs and failing ones go (default: nowhere)")
     given = parser.parse_args()
+    logging.disable()  # what a target warns of would be most of the output
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzzing import targets  # instrumented while it is imported
     if given.target not in targets.TARGETS:

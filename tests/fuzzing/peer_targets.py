@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import struct
 import threading
@@ -30,7 +29,6 @@ LEASED: Final = (65_536, 64)
 SECRET: Final = bytes(range(16))
 GREETING: Final = b"LMCKVT01" + b"o" * 32
 _CODECS: Final = tuple(OperationCodec(operation) for operation in OPERATIONS)
-_LOGGERS: Final = ("lmcache_p2p", "tcp", "shm")
 
 
 def pieces(data: bytes) -> list[bytes]:
@@ -95,14 +93,12 @@ _CHANNELS: Final[list[tuple[TcpChannel, ShmChannel]]] = []
 
 def _owner() -> _AnsweredOwner:
     if not _OWNERS:
-        _quiet()
         _OWNERS.append(_AnsweredOwner())
     return _OWNERS[0]
 
 
 def _channels() -> tuple[TcpChannel, ShmChannel]:
     if not _CHANNELS:
-        _quiet()
         memory = BorrowedMemory(REGION_BYTES, shared=True)
         memory.region.view[:] = b"s" * REGION_BYTES
         memory.region.view[LEASED[0] : sum(LEASED)] = b"p" * LEASED[1]
@@ -110,11 +106,6 @@ def _channels() -> tuple[TcpChannel, ShmChannel]:
         _CHANNELS[0][0].expose(SECRET, [LEASED])
         memory.close()
     return _CHANNELS[0]
-
-
-def _quiet() -> None:
-    for name in _LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def peer_requests(data: bytes) -> None:
