@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -42,6 +45,36 @@ class Answer(NamedTuple):
             raise RefusedError(self.status, "the answer is not JSON; is this a coordinator?") from None
 
 
+class _Until(io.RawIOBase):
+    """What a socket receives until a moment of the monotonic clock; a socket's own time limit begins anew with each byte."""
+
+    def __init__(self, raw: io.RawIOBase, connected: socket.socket, until: float) -> None:
+        self._raw = raw
+        self._connected = connected
+        self._until = until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._connected.settimeout(left)
+        read: int | None = self._raw.readinto(buffer)
+        return read
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, connected: socket.socket, *, until: float, **about: Any) -> None:
+        super().__init__(connected, **about)
+        self.fp = io.BufferedReader(_Until(self.fp.detach(), connected, until))
+
+
 class HttpConnection:
     """Connects when it is first needed, and again after an error."""
 
@@ -54,7 +87,7 @@ class HttpConnection:
         seconds: float | None = None,
     ) -> None:
         """`address`: connect to this one of the host's.  `tls` is called for each connection to an https URL; what it raises
-        comes out of `ask`.  `seconds`: the most for connecting, and for an answer."""
+        comes out of `ask`.  `seconds`: the most for connecting, and for a whole answer."""
         parts = urlsplit(url)
         self.url = url
         self._tls = tls if parts.scheme == "https" else None
@@ -107,8 +140,11 @@ class HttpConnection:
             self._connection = None
 
     def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
-        if self._connection is None:
+        if self._connection is None or self._connection.sock is None:  # the last answer has ended it
             self._connection = self._connected()
+        until = time.monotonic() + self._answer_seconds
+        self._connection.response_class = partial(_Response, until=until)  # type: ignore[assignment]
+        self._connection.sock.settimeout(self._answer_seconds)
         self._connection.request(method, path, body, dict(headers))
         response = self._connection.getresponse()
         data = response.read(ANSWER_BYTES_MAX + 1)

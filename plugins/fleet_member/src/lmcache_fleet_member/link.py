@@ -99,7 +99,7 @@ class Link:
         self._failures = 0
         self._why = ""
         self._sent_keys = 0
-        self._heard_at = 0.0
+        self._heard_at = float("-inf")
 
     def run(self) -> None:
         wait = 0.0
@@ -187,7 +187,7 @@ class Link:
         }
         self._http.ask("POST", "/instances", msgspec.json.encode(body), self._headers())
         self._is_registered, self._expects = True, {}
-        self._heard_at = 0.0
+        self._heard_at = float("-inf")
         logger.info("registered at coordinator url=%s instance=%s", self.url, about.instance_id)
 
     def _how_chunks_are_named(self) -> dict[str, Any]:
