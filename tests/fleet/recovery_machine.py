@@ -150,10 +150,10 @@ class Server:
         pending = SimpleNamespace(verb=verb, subjects=subjects)
         self.shared.answered(cast(Any, pending), [Outcome.DONE] * len(subjects))
 
-    def freeze(self, seconds: float | None) -> None:
+    def freeze(self, seconds: float | None, holder: str) -> None:
         self.is_frozen = True
 
-    def thaw(self) -> None:
+    def thaw(self, holder: str) -> None:
         self.is_frozen = False
 
     def has(self) -> set[tuple[int, bytes]]:

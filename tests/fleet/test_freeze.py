@@ -15,10 +15,10 @@ class Control:
     def __init__(self) -> None:
         self.seconds: float | None = 0.0
 
-    def begin(self, seconds: float | None) -> None:
+    def begin(self, seconds: float | None, holder: str = "", /) -> None:
         self.seconds = seconds
 
-    def end(self) -> None:
+    def end(self, holder: str = "", /) -> None:
         self.seconds = 0.0
 
 

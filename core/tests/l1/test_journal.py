@@ -63,3 +63,20 @@ def test_it_stays_small_however_much_is_recorded() -> None:
     for number in range(50_000):
         journal.record(ChangeKind.DELETE, SPACE, 1, name(number))
     assert len(journal._runs) < 5000
+
+
+def test_a_record_frees_few_runs_and_later_ones_the_rest() -> None:
+    journal = Journal(10_000)
+    journal.open()
+    for number in range(10_000):
+        journal.record(ChangeKind.STORE, SPACE, 1, name(number))
+
+    def kept() -> int:
+        return sum(run is not None for run in journal._runs)
+
+    before = kept()
+    journal.record(ChangeKind.STORE, SPACE, 1, bytes(HASH_BYTES * 10_000))
+    assert before - 1024 <= kept() < before, "it has L1's lock"
+    for number in range(20):
+        journal.record(ChangeKind.STORE, SPACE, 1, name(number))
+    assert kept() == 21

@@ -70,3 +70,17 @@ def test_the_end_of_the_server_is_not_undone(harness: StorageHarness) -> None:
     harness.clock.advance(10.0)
     assert not stores(harness, CHUNKS[0])
     assert not list(harness.storage.freeze.conditions())
+
+
+def test_one_holder_does_not_end_the_freeze_of_another(harness: StorageHarness) -> None:
+    freeze = harness.storage.freeze
+    freeze.begin(None)
+    freeze.begin(5.0, "other")
+    harness.clock.advance(6.0)
+    assert not stores(harness, CHUNKS[0])
+    (condition,) = freeze.conditions()
+    assert "until that is undone" in condition.reason
+    freeze.end("other")
+    assert not stores(harness, CHUNKS[0])
+    freeze.end()
+    assert stores(harness, CHUNKS[0])

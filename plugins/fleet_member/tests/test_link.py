@@ -66,7 +66,7 @@ def coordinator() -> Coordinator:
 @pytest.fixture
 def link(adapter: Adapter, coordinator: Coordinator) -> Link:
     adapters = SimpleNamespace(clients=lambda: [adapter])
-    control = SimpleNamespace(adapters=adapters, freeze=SimpleNamespace(begin=lambda _: None, end=lambda: None))
+    control = SimpleNamespace(adapters=adapters, freeze=SimpleNamespace(begin=lambda *_: None, end=lambda _: None))
     context = cast(ServiceContext, SimpleNamespace(feeds=[], value_at=lambda _: None, control=control))
     settings: dict[str, Any] = {"urls": ["http://127.0.0.1:9"], "advertise_ip": "127.0.0.1", "heartbeat_interval": 3600}
     member = Member(MemberSettings.model_validate(settings), context)

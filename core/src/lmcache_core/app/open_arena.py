@@ -139,10 +139,7 @@ def overcommit(l1_bytes: int, machine: Machine) -> str | None:
     if usable is None or l1_bytes + PROCESS_BYTES <= usable:
         return None
     owner, remedy = (
-        (
-            f"the control group may use {_size(usable)} (shared memory counts, too)",
-            "raise the container's memory limit",
-        )
+        (f"the control group may use {_size(usable)} (shared memory counts, too)", "raise the container's memory limit")
         if usable == limit
         else (f"the machine has {_size(usable)} of memory", "use a larger machine")
     )

@@ -195,10 +195,7 @@ class Services:
 
 
 def open_services(
-    common: CommonParts,
-    control: ServerControl,
-    running: Callable[[], ServerView | None],
-    tiers: Tiers,
+    common: CommonParts, control: ServerControl, running: Callable[[], ServerView | None], tiers: Tiers
 ) -> Services:
     """`common.undo` closes them.  Raises LMCacheError."""
     services = Services(common.plugins)

@@ -67,12 +67,12 @@ class QuotaControl(Protocol):
 
 class FreezeControl(Protocol):
     """For work that nothing new may come into.  Stores are refused as `frozen`, lookups see L1 only, and what is under way goes
-    on.  Safe from any thread."""
+    on.  It lasts as long as that of any holder, who is named, does.  Safe from any thread."""
 
-    def begin(self, seconds: float | None) -> None:
-        """For this time from now on, whatever was asked before; None: until `end`."""
+    def begin(self, seconds: float | None, holder: str = "", /) -> None:
+        """For this time from now on, whatever this holder asked for before; None: until it calls `end`."""
 
-    def end(self) -> None: ...
+    def end(self, holder: str = "", /) -> None: ...
 
 
 class AdapterAccess(Protocol):

@@ -185,11 +185,7 @@ class Storage(Protocol):
         wait."""
 
     def reserve(
-        self,
-        worker: int,
-        space: StoredSpace,
-        chunk_hashes: Sequence[bytes],
-        may_wait: Callable[[], bool] | None = None,
+        self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes], may_wait: Callable[[], bool] | None = None
     ) -> tuple[SlotReferences, Sequence[int]]:
         """Slots for those chunks that are neither stored nor being written, and their indexes: as far as there is room, a
         prefix of them.  With `may_wait`, it waits for room first, up to `--l1-allocation-wait-ms` and without any lock,

@@ -155,11 +155,7 @@ LOG_AGAIN_SECONDS: Final = 60.0
 Key = tuple[str, str]
 """Name and subject."""
 Source = Callable[[], Iterable[Condition]]
-_LEVELS: Final = {
-    Severity.INFO: logging.INFO,
-    Severity.WARNING: logging.WARNING,
-    Severity.CRITICAL: logging.ERROR,
-}
+_LEVELS: Final = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.CRITICAL: logging.ERROR}
 _ORDER: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 

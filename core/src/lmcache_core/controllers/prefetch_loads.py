@@ -69,12 +69,7 @@ class Loads:
     """`submit` and `answered` keep count of loads; the controller decides which cells are loaded, and when."""
 
     def __init__(
-        self,
-        cache: L1Cache,
-        budget: PrefetchBudget,
-        inbox: Inbox[Any],
-        clock: Clock,
-        events: Publisher,
+        self, cache: L1Cache, budget: PrefetchBudget, inbox: Inbox[Any], clock: Clock, events: Publisher
     ) -> None:
         self._cache = cache
         self._budget = budget

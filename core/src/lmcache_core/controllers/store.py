@@ -236,14 +236,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         now = self._clock.monotonic()
         units = [
             StoreUnit(
-                slot,
-                batch.lease,
-                item,
-                self._batches,
-                chunk,
-                now,
-                batch.request_id,
-                plan.drop_from_l1 and self.active,
+                slot, batch.lease, item, self._batches, chunk, now, batch.request_id, plan.drop_from_l1 and self.active
             )
             for slot, item, chunk in zip(batch.slots, items, batch.chunks, strict=True)
         ]

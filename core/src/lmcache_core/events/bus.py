@@ -36,10 +36,7 @@ class EventBus:
     (`threads`).  Events beyond its queue's capacity are dropped for it alone, and counted."""
 
     def __init__(
-        self,
-        subscribers: Mapping[str, AskedSubscriber],
-        limits: QueueLimits,
-        now: Callable[[], float] = time.monotonic,
+        self, subscribers: Mapping[str, AskedSubscriber], limits: QueueLimits, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._routes: dict[type[Event], tuple[SubscriberQueue, ...]] = {}
         self._lock = threading.Lock()  # guards changes of _routes

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from lmcache_core.l1.index import SlotIndex
 
 JOURNAL_KEYS: Final = 262_144
-"""Keys whose last changes are kept: 8 MiB of hashes."""
-_CUT_RUNS: Final = 1024
+"""Keys whose last changes are kept: 40 MiB where each is a run of its own, and 8 MiB of hashes where runs are long."""
+_FREED_RUNS: Final = 1024
+"""With one record, which has L1's lock."""
+_CUT_RUNS: Final = 4096
 _SLICE_SLOTS: Final = 1024
 PAUSE_SECONDS: Final = 0.0001
 """Between two slices of long work.  A lock that is taken again at once is never available to waiting threads: they wake up
@@ -30,11 +32,11 @@ class Journal:
 
     def __init__(self, keys_max: int = JOURNAL_KEYS) -> None:
         self._keys_max = keys_max
-        self._runs: list[Change] = []
+        self._runs: list[Change | None] = []
         self._firsts = array("Q")
         """The number of each run's first key."""
         self._oldest = 0
-        """Index of the oldest run that is kept; those before it are cut off now and then."""
+        """Index of the oldest run that is kept; those before it are None, and are cut off now and then."""
         self._readers = 0
         self.is_open = False
         """Something reads it.  To be looked at before `record` is called, without a lock."""
@@ -60,9 +62,11 @@ class Journal:
         self._firsts.append(self.end)
         self.end += len(hashes) // HASH_BYTES
         firsts, last = self._firsts, len(self._runs) - 1
-        while self._oldest < last and firsts[self._oldest + 1] + self._keys_max < self.end:
+        until = min(last, self._oldest + _FREED_RUNS)  # more of them are freed with later records
+        while self._oldest < until and firsts[self._oldest + 1] + self._keys_max < self.end:
+            self._runs[self._oldest] = None
             self._oldest += 1
-        if self._oldest > _CUT_RUNS and 2 * self._oldest > last:
+        if self._oldest > _CUT_RUNS:
             self._cut(self._oldest)
 
     def read(self, first: int, keys: int) -> Changes | Overrun:
@@ -77,6 +81,7 @@ class Journal:
         number, left = first, keys
         while left and at < len(self._runs):
             change = self._runs[at]
+            assert change is not None, "it is not before the oldest"
             skip = number - self._firsts[at]
             if hashes := change.hashes[skip * HASH_BYTES : (skip + left) * HASH_BYTES]:
                 found.append(change if len(hashes) == len(change.hashes) else change._replace(hashes=hashes))

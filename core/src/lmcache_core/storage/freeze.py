@@ -17,20 +17,20 @@ class Freeze:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._until = 0.0
+        self._until: dict[str, float] = {}
+        """By holder."""
         self.refuses = ""
         """Why stores are refused; empty: they are taken.  A freeze whose time is over is ended by the next `lasts`."""
 
-    def begin(self, seconds: float | None) -> None:
+    def begin(self, seconds: float | None, holder: str = "") -> None:
         with self._lock:
-            self._until = math.inf if seconds is None else self._clock.monotonic() + seconds
+            self._until[holder] = math.inf if seconds is None else self._clock.monotonic() + seconds
             self.refuses = self.refuses or FROZEN
 
-    def end(self) -> None:
+    def end(self, holder: str = "") -> None:
         with self._lock:
-            self._until = 0.0
-            if self.refuses == FROZEN:
-                self.refuses = ""
+            self._until.pop(holder, None)
+            self._left()
 
     def stop(self) -> None:
         """Stores are refused for good."""
@@ -40,14 +40,21 @@ class Freeze:
     def lasts(self) -> bool:
         """Are stores refused now?"""
         with self._lock:
-            if self.refuses == FROZEN and self._clock.monotonic() >= self._until:
-                self.refuses = ""
+            self._left()
             return bool(self.refuses)
 
+    def _left(self) -> float:
+        """Seconds.  Where there are none, the freeze ends."""
+        left = max(self._until.values(), default=0.0) - self._clock.monotonic()
+        if left <= 0 and self.refuses == FROZEN:
+            self._until, self.refuses = {}, ""
+        return left
+
     def conditions(self) -> Iterator[Condition]:
-        if self.lasts() and self.refuses == FROZEN:
-            left = self._until - self._clock.monotonic()
-            until = "until that is undone" if left == math.inf else f"for {max(left, 0):.0f} s more"
+        with self._lock:
+            left = self._left()
+        if self.refuses == FROZEN:
+            until = "until that is undone" if left == math.inf else f"for {left:.0f} s more"
             yield Condition(
                 "frozen",
                 Severity.INFO,

@@ -9,6 +9,8 @@ from typing import Final
 
 from lmcache_core import FreezeControl
 
+HOLDER: Final = "coordinators"
+
 
 class Freezes:
     """Of all coordinators together.  Safe from any thread."""
@@ -37,11 +39,11 @@ class Freezes:
         with self._lock:
             if self._until:
                 self._until.clear()
-                self._control().end()
+                self._control().end(HOLDER)
 
     def _apply(self, now: float) -> None:
         left = max(self._until.values(), default=now) - now
         if left > 0:
-            self._control().begin(left)
+            self._control().begin(left, HOLDER)
         else:
-            self._control().end()
+            self._control().end(HOLDER)

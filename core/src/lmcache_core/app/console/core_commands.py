@@ -18,9 +18,7 @@ CORE_COMMANDS: Final = MappingProxyType(
 
 CORE_GROUPS: Final = MappingProxyType(
     {
-        "config": {
-            "show": "show every setting that a server would have, its value and where that comes from",
-        },
+        "config": {"show": "show every setting that a server would have, its value and where that comes from"},
         "plugins": {
             "list": "show which plugins are installed, and what is wrong with any of them",
             "show": "show what something is, its settings and an example",

@@ -20,12 +20,7 @@ from lmcache_core.contracts.samples import Sample, SampleKind
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts
 
-SAMPLE_KINDS: Final[tuple[SampleKind, ...]] = (
-    *tenants.KINDS,
-    *l1.KINDS,
-    *l2.KINDS,
-    *server.KINDS,
-)
+SAMPLE_KINDS: Final[tuple[SampleKind, ...]] = (*tenants.KINDS, *l1.KINDS, *l2.KINDS, *server.KINDS)
 """Every metric that `samples` can have values of."""
 
 
