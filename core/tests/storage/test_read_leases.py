@@ -104,15 +104,6 @@ def test_single_objects_are_released(harness: StorageHarness) -> None:
     assert held(harness) == 0
 
 
-def test_the_leases_of_one_peer_end_without_those_of_another(harness: StorageHarness) -> None:
-    stored(harness, 2)
-    harness.storage.lease_reads("gone", KEYS[:1], 15, ALL)
-    harness.storage.lease_reads("here", KEYS[1:2], 15, ALL)
-    assert harness.cache.leases.count_by_owner()["peer"] == 2
-    harness.storage.end_leases("gone")
-    assert (held(harness), harness.cache.leases.count_by_owner()["peer"]) == (1, 1)
-
-
 def test_a_lease_is_a_use_for_the_eviction_policy(harness: StorageHarness) -> None:
     stored(harness, 2)
     harness.cache.take_access_log()

@@ -173,9 +173,6 @@ class Storage(Protocol):
         nothing is loaded.  For the eviction policy it is one use.  Computes digests of objects that were not read by anything
         outside of this machine before: to be called on a thread that may take long."""
 
-    def end_leases(self, borrower: str) -> None:
-        """The other server has left: end its leases."""
-
     def is_quick(self, payload_bytes: int) -> bool:
         """Whether `acquire` and `publish` of this many bytes of payload take microseconds.  False for more than a little
         where the server reads them then (`--l1-verify-reads`): a handler that may not wait leaves it to another thread."""

@@ -89,8 +89,7 @@ class StorageManager:
         self.lookup_sparse: Callable[[SparseLookupRequest], None] = self._lookups.begin
         self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
         self.renew_lookups = self._lookups.renew
-        read_leases = ReadLeases(cache, clock)
-        self.lease_reads, self.end_leases = read_leases.lease, read_leases.end_all
+        self.lease_reads = ReadLeases(cache, clock).lease
         self.payload_offset = cache.payload_offset
         self.state_counts = cache.contents.state_counts
         self.pins = PinOwner(pin_max_bytes)

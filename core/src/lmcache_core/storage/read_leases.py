@@ -67,10 +67,6 @@ class ReadLeases:
             cache.leases.end(lease)
             raise
 
-    def end_all(self, borrower: str) -> None:
-        """As `Storage.end_leases`."""
-        self._cache.leases.end_all(Owner(OwnerKind.PEER, borrower))
-
     def _acquire(self, lease: Lease, keys: Sequence[ObjectKey]) -> list[int]:
         slots = [-1] * len(keys)
         by_space: dict[KeySpace, list[int]] = {}
