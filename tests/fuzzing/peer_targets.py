@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -22,12 +23,12 @@ from lmcache_p2p.owner import Owner
 from lmcache_p2p.shm_channel import Description as Segment
 from lmcache_p2p.shm_channel import ShmChannel
 from lmcache_p2p.tcp_channel import Description, TcpChannel
+from lmcache_p2p.tcp_server import MAGIC
 from plugins.p2p.tests.rig import ABOUT, FakeLease, key_of, shm, tcp
 
 REGION_BYTES: Final = 1 << 20
 LEASED: Final = (65_536, 64)
 SECRET: Final = bytes(range(16))
-GREETING: Final = b"LMCKVT01" + b"o" * 32
 _CODECS: Final = tuple(OperationCodec(operation) for operation in OPERATIONS)
 
 
@@ -108,6 +109,11 @@ def _channels() -> tuple[TcpChannel, ShmChannel]:
     return _CHANNELS[0]
 
 
+@cache
+def _greeting() -> bytes:
+    return MAGIC + msgspec.msgpack.decode(_channels()[0].describe(), type=Description).ticket
+
+
 def peer_requests(data: bytes) -> None:
     """Requests of one member, one after the other: each has the number of an operation in front."""
     owner = _owner()
@@ -144,7 +150,7 @@ def peer_answers(data: bytes) -> None:
     try:
         peer = msgspec.msgpack.decode(data[1:], type=Description)
     except ValueError:
-        peer = Description("", 0, "")
+        peer = Description("", 0, b"")
     try:  # nowhere else than here
         sockets.connect(msgspec.msgpack.encode(msgspec.structs.replace(peer, host="127.0.0.1", port=1))).close()
     except LMCacheError:
@@ -156,7 +162,7 @@ def tcp_frames(data: bytes) -> None:
     channel, _ = _channels()
     if not data:
         return
-    said = b"" if data[0] & 1 else GREETING
+    said = b"" if data[0] & 1 else _greeting()
     for piece in pieces(data[1:]):
         if data[0] & 2:
             said += piece
@@ -176,7 +182,7 @@ def tcp_frames(data: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
             ours.sendall(said)
             ours.shutdown(socket.SHUT_WR)
-        channel._serve(_Tcp(fileno=theirs.detach()))
+        channel._server._begin(_Tcp(fileno=theirs.detach()))
         listening.join()
     assert set(heard) <= set(b"\0\1p"), "bytes that were not leased"
 
@@ -206,4 +212,8 @@ def seeds(name: str) -> list[bytes]:
         case _:
             extent = struct.pack("<QQ", *LEASED)
             whole = SECRET + struct.pack("<I", 1) + extent
-            return [b"\0" + joined([extent, extent * 2]), b"\2" + joined([whole]), b"\3" + joined([GREETING + whole])]
+            return [
+                b"\0" + joined([extent, extent * 2]),
+                b"\2" + joined([whole]),
+                b"\3" + joined([_greeting() + whole]),
+            ]

@@ -23,7 +23,7 @@ class Bug(NamedTuple):
 
 
 READER, TRANSFERS, PEER = "reader", "transfers", "peer"
-OWNER, LEASES, TCP = "owner", "leases", "tcp_channel"
+OWNER, LEASES, TCP = "owner", "leases", "tcp_server"
 HONEST = "test_misbehaving_owners.py::test_one_that_does_everything_right"
 CHECK = "check(item.buffer.view, item.key, digest, at_most=item.buffer.at_most).outcome"
 
@@ -116,22 +116,22 @@ BUGS: Final = (
     Bug(
         "a greeting for another start is accepted",
         TCP,
-        "if not hmac.compare_digest(_received(connection, _GREETING.size), expected):",
-        "if len(_received(connection, _GREETING.size)) < len(expected):",
+        "if magic != MAGIC or ticket not in self._tickets:",
+        "if magic != MAGIC:",
         "test_outsiders.py::test_a_greeting_for_another_start_is_not_answered",
     ),
     Bug(
         "the end of an extent is not looked at",
         TCP,
-        "and offset + length <= allowed[0] + allowed[1]",
-        "and offset < allowed[0] + allowed[1]",
+        "and offset + length <= bounds[place]",
+        "and offset < bounds[place]",
         "test_outsiders.py::test_an_extent_outside_of_the_lease_closes_the_connection",
     ),
     Bug(
         "the end of an extent wraps around",
         TCP,
-        "and offset + length <= allowed[0] + allowed[1]",
-        "and (offset + length) % (1 << 64) <= allowed[0] + allowed[1]",
+        "and offset + length <= bounds[place]",
+        "and (offset + length) % (1 << 64) <= bounds[place]",
         "test_outsiders.py::test_an_extent_outside_of_the_lease_closes_the_connection",
     ),
     Bug(

@@ -6,8 +6,11 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,14 +18,17 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from lmcache_client.codec import OperationCodec
+from lmcache_core import BorrowedBuffer, RemoteRead
 from lmcache_devkit.borrowed_memory import BorrowedMemory
+from lmcache_p2p import tcp_channel, tcp_server
 from lmcache_p2p.identity import KeyPair
 from lmcache_p2p.messages import HELLO, lease_secret
 from lmcache_p2p.tcp_channel import Description, TcpChannel
+from lmcache_p2p.tls import new_certificate
 from plugins.p2p.tests.rig import HOST, tcp
 from plugins.p2p.tests.test_owner import SIZE, Client, Rig, wait
 
-GREETING = b"LMCKVT01" + b"o" * 32
+MAGIC = b"LMCKVT02"
 SECRET = bytes(range(16))
 LEASED = (65_536, 8192)
 HANDSHAKE_OVER = {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
@@ -105,11 +111,11 @@ def channel() -> Iterator[TcpChannel]:
     channel.close(1.0)
 
 
-def connected(channel: TcpChannel, greeting: bytes = GREETING) -> socket.socket:
-    port = msgspec.msgpack.decode(channel.describe(), type=Description).port
-    client = socket.create_connection((HOST, port), 5)
+def connected(channel: TcpChannel, greeting: bytes | None = None) -> socket.socket:
+    about = msgspec.msgpack.decode(channel.describe(), type=Description)
+    client = socket.create_connection((HOST, about.port), 5)
     client.settimeout(5)
-    client.sendall(greeting)
+    client.sendall(MAGIC + about.ticket if greeting is None else greeting)
     return client
 
 
@@ -175,19 +181,21 @@ def test_another_secret_is_answered_no(channel: TcpChannel, secret: bytes) -> No
         assert heard(client) == b"\0"
 
 
-@pytest.mark.parametrize("greeting", [b"LMCKVT01" + b"p" * 32, b"LMCKVT02" + b"o" * 32, bytes(40)])
+@pytest.mark.parametrize("greeting", [MAGIC + b"p" * 32, b"LMCKVT01" + b"o" * 32, bytes(40)])
 def test_a_greeting_for_another_start_is_not_answered(channel: TcpChannel, greeting: bytes) -> None:
     with connected(channel, greeting) as client:
         client.sendall(request(SECRET, LEASED))
         assert heard(client) == b""
 
 
-def test_one_that_has_left_reads_nothing_by_the_connection_that_it_has(rig: Rig) -> None:
-    with rig.member() as member:
-        session = member.hello().secret
+def test_one_that_has_left_is_cut_off(rig: Rig) -> None:
+    """Its connections are closed, and another member's are not."""
+    with rig.member() as member, connected(rig.channel) as other:
+        said = member.hello()
         task, _ = member.lease(0, 1)
-        wanted = request(lease_secret(session, task), (0, SIZE))
-        with connected(rig.channel, b"LMCKVT01" + b"owner".ljust(32, b"0")) as client:
+        wanted = request(lease_secret(said.secret, task), (0, SIZE))
+        ticket = msgspec.msgpack.decode(said.channels["tcp"], type=Description).ticket
+        with connected(rig.channel, MAGIC + ticket) as client, connected(rig.channel, MAGIC + ticket) as idle:
             client.sendall(wanted)
             assert client.recv(1) == b"\x01"
             left = SIZE
@@ -196,9 +204,94 @@ def test_one_that_has_left_reads_nothing_by_the_connection_that_it_has(rig: Rig)
             gone = frozenset(rig.members.names)
             rig.members.names.clear()
             rig.owner.members_left(gone)
-            wait(lambda: rig.owner.leases == 0)
-            client.sendall(wanted)
-            assert client.recv(1) == b"\0"
+            assert heard(client) == heard(idle) == b""
+            assert rig.owner.leases == 0
+        with connected(rig.channel, MAGIC + ticket) as client:
+            assert heard(client) == b"", "nor does it come back"
+        other.sendall(request(bytes(16)))
+        assert other.recv(1) == b"\0", "it is served"
+
+
+@pytest.mark.parametrize("begins", [b"", MAGIC, b"\x16\x03\x01\x02\x00\x01"])
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_one_that_says_a_little_at_a_time_is_cut_off_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begins: bytes, encrypted: bool
+) -> None:
+    monkeypatch.setattr(tcp_server, "GREETING_SECONDS", 0.5)
+    files = dict(zip(("tls_cert", "tls_key"), new_certificate(tmp_path), strict=True)) if encrypted else {}
+    channel = tcp(BorrowedMemory(1 << 20), "o" * 32, **files)
+    begun = time.monotonic()
+    with connected(channel, begins) as client, contextlib.suppress(ConnectionError):
+        client.settimeout(0.1)
+        while time.monotonic() - begun < 2:
+            with contextlib.suppress(TimeoutError):
+                client.sendall(b"L")
+                if not client.recv(1):
+                    break
+    assert time.monotonic() - begun < 1.5
+    channel.close(1.0)
+
+
+def test_connections_that_do_not_greet_keep_no_other_out(channel: TcpChannel) -> None:
+    """The oldest of them are closed."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(connected(channel, b"")) for _ in range(tcp_server.GREETINGS_MAX + 10)]
+        assert [heard(client) for client in silent[:10]] == [b""] * 10
+        with connected(channel) as client:
+            client.sendall(request(SECRET, LEASED))
+            client.shutdown(socket.SHUT_WR)
+            assert heard(client) == b"\x01" + b"p" * LEASED[1]
+        silent[-1].settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            silent[-1].recv(1)
+
+
+def test_connections_end_whose_other_side_has_vanished(channel: TcpChannel) -> None:
+    """Both sides ask whether the other one is there."""
+    reader = tcp(BorrowedMemory(1 << 20), "r" * 32)
+    route = reader.connect(channel.describe())
+    wait(lambda: channel._server._greeted)
+    for connection in (*route._connections, *channel._server._greeted):
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+    reader.close(1.0)
+
+
+def test_a_request_takes_little_of_the_owner_whatever_it_asks_for(channel: TcpChannel) -> None:
+    """As many extents as it may have, of as large a lease as there is."""
+    channel.expose(SECRET, [(32 * number, 16) for number in range(16_384)])
+    with connected(channel) as client:
+        begun = time.process_time()
+        client.sendall(request(SECRET, *[(32 * number, 1) for number in range(16_384 - 512, 16_384)]))
+        left = 1 + 512
+        while left:
+            left -= len(client.recv(left))
+        assert time.process_time() - begun < 0.1, "it looks at every extent of the lease"
+
+
+def test_nothing_is_written_once_the_reader_has_closed(channel: TcpChannel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel holds of an answer is not put into L1 any more."""
+    reading = threading.Event()
+    right = tcp_channel._receive_into
+
+    def late(connection: socket.socket, buffer: BorrowedBuffer) -> None:
+        reading.set()
+        time.sleep(0.3)
+        right(connection, buffer)
+
+    monkeypatch.setattr(tcp_channel, "_receive_into", late)
+    memory = BorrowedMemory(1 << 20)
+    reader = tcp(memory, "r" * 32)
+    route, buffer = reader.connect(channel.describe()), memory.lend(LEASED[1])
+    route.submit_read(SECRET, [RemoteRead(LEASED[0], buffer)])
+    assert reading.wait(5)
+    route.close()
+    reader.connect(channel.describe())
+    reader.close(5.0)
+    buffer.view[:] = b"x" * LEASED[1]
+    time.sleep(0.5)
+    assert buffer.view == b"x" * LEASED[1]
 
 
 def test_what_is_under_way_stops_with_its_lease(channel: TcpChannel) -> None:

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core import ChannelContext, SystemClock
+from lmcache_core import ChannelContext, ResourceError, SystemClock
+from lmcache_devkit import free_port
 from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.service_suite import FakeServiceContext
 from lmcache_p2p.service import PeerService
@@ -83,7 +84,7 @@ def test_what_crosses_the_wire_is_not_what_lies_in_memory(stack: ExitStack, tmp_
     """A client that does not encrypt gets no byte of an answer."""
     owner = opened(stack, **files(tmp_path, "a"))
     with socket.create_connection((about(owner).host, about(owner).port), 5) as client:
-        client.sendall(b"LMCKVT01" + b"b" * 32 + bytes(20))
+        client.sendall(b"LMCKVT02" + about(owner).ticket + bytes(20))
         client.settimeout(5)
         said = b""
         with contextlib.suppress(ConnectionResetError):
@@ -100,14 +101,14 @@ def test_with_an_authority_both_sides_show_a_certificate_of_it(stack: ExitStack,
         opened(stack, **outsider, tls_ca=outsider["tls_cert"]).connect(owner.describe())
     tls = Tls(TcpSettings.model_validate(outsider))
     with socket.create_connection((about(owner).host, about(owner).port), 5) as raw:
-        assert ended(raw, tls.client)
+        assert ended(raw, tls.client, about(owner).ticket)
 
 
-def ended(raw: socket.socket, context: ssl.SSLContext) -> bool:
+def ended(raw: socket.socket, context: ssl.SSLContext, ticket: bytes) -> bool:
     """Does the owner cut off a client with this context, before it answers?"""
     try:
         with context.wrap_socket(raw) as client:
-            client.sendall(b"LMCKVT01" + b"b" * 32 + bytes(20))
+            client.sendall(b"LMCKVT02" + ticket + bytes(20))
             return not client.recv(1)
     except OSError:
         return True
@@ -133,6 +134,15 @@ def test_the_flags_reach_the_channel() -> None:
     flags = {"p2p_advertise_url": "tcp://127.0.0.1:7600", "p2p_tls_cert": "c", "p2p_tls_key": "k", "p2p_tls_ca": "a"}
     settings = TcpSettings.model_validate(apply(PeerFlags.model_validate(flags), frozenset())["transfer_channel:tcp"])
     assert (settings.tls_cert, settings.tls_key, settings.tls_ca) == (Path("c"), Path("k"), Path("a"))
+    port = apply(PeerFlags.model_validate({**flags, "p2p_tcp_port": 7700}), frozenset())["transfer_channel:tcp"]["port"]
+    assert TcpSettings.model_validate({"port": port}).port == 7700
+
+
+def test_the_port_is_the_one_that_is_given(stack: ExitStack) -> None:
+    port = free_port()
+    assert about(opened(stack, port=port)).port == port
+    with pytest.raises(ResourceError, match=f"--p2p-tcp-port another port than {port}"):
+        opened(stack, port=port)
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,7 @@ class Site:
         before = self._channel
         with ExitStack() as stack:
             if isinstance(before, TcpChannel):
-                address = before._listener.getsockname()
+                address = before._server._listener.getsockname()
                 right = socket.create_server
                 listen: Any = lambda _, **options: right(address, **options)  # noqa: E731
                 stack.enter_context(mock.patch.object(socket, "create_server", listen))
@@ -340,7 +340,7 @@ class Site:
         """Bits flip on the way."""
         channel = self._channel
         assert isinstance(channel, TcpChannel)
-        with TcpProxy(channel._listener.getsockname()[1]) as proxy:
+        with TcpProxy(channel._server.port) as proxy:
             port = int(proxy.endpoint.rpartition(":")[2])
 
             def through(_: Any, right: Hello) -> Hello:

@@ -75,6 +75,9 @@ class TransferChannel(ABC):
     def hide(self, secret: bytes) -> None:  # noqa: B027 - not all can keep apart
         """The lease has ended: no read of it begins any more.  An unknown secret is ignored."""
 
+    def withdraw(self, description: bytes) -> None:  # noqa: B027 - not all can keep apart
+        """The server that was given this description has left, or gets a new one: it is cut off, where each gets another."""
+
     @abstractmethod
     def completions(self) -> CompletionSource:
         """Of the jobs of all routes.  The same object for the channel's life."""

@@ -40,6 +40,8 @@ class Session:
         self.name, self.boot_id, self.lease_seconds = name, boot_id, lease_seconds
         self.secret = secrets.token_bytes(32)
         self.tasks: dict[int, Task] = {}
+        self.channels: dict[str, bytes] = {}
+        """Descriptions that it was given."""
 
 
 def _address_of(found: LeasedObject | None) -> PeerAddress:
@@ -222,6 +224,8 @@ class Leases:
         if session is not None:
             for task in list(session.tasks.values()):
                 self._end(task)
+            for name, description in session.channels.items():
+                self._channels[name].withdraw(description)
             logger.info("a peer's session has ended peer=%s", session.name)
 
     def expire(self, now: float) -> float:

@@ -264,8 +264,8 @@ class Owner:
                 self._leases.refuse(name, reason)
                 return msgspec.structs.replace(about, refused=reason)
         session = self._leases.begin_session(key, name, says)
-        channels = {name: channel.describe() for name, channel in self._channels.items()}
-        return msgspec.structs.replace(about, secret=session.secret, channels=channels)
+        session.channels = {name: channel.describe() for name, channel in self._channels.items()}
+        return msgspec.structs.replace(about, secret=session.secret, channels=session.channels)
 
     def _query(self, head: list[bytes], session: Session, number: int) -> None:
         task = session.tasks.get(number)

@@ -48,6 +48,7 @@ class PeerSettings(PluginSettings):
 
 
 class TcpSettings(PluginSettings):
+    port: int = Field(0, ge=0, le=65_535)
     load_timeout: float = Field(30.0, gt=0, le=600, allow_inf_nan=False)
     plaintext: bool = False
     tls_cert: Path | None = None
@@ -91,6 +92,12 @@ class PeerFlags(PluginSettings):
     p2p_max_leased_ratio: float = Field(
         0.25, gt=0, le=1, description="Share of L1 that other servers may read at one time."
     )
+    p2p_tcp_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="Port at which the channel tcp sends chunks, beside that of --p2p-listen-url; 0: any that is free.",
+    )
     p2p_plaintext: bool = Field(
         False,
         description="Let the channel tcp send chunks unencrypted to other machines: for networks that are trusted.",
@@ -133,6 +140,7 @@ def apply(values: PeerFlags, given: frozenset[str]) -> Mapping[str, dict[str, An
             "max_leased_ratio": values.p2p_max_leased_ratio,
         },
         "transfer_channel:tcp": {
+            "port": values.p2p_tcp_port,
             "load_timeout": values.p2p_load_timeout,
             "plaintext": values.p2p_plaintext,
             "tls_cert": values.p2p_tls_cert,
