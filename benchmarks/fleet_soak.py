@@ -22,8 +22,8 @@ from benchmarks.fleet_http import CHUNK_TOKENS, MODEL, QUERY_CHUNKS, TOKEN, Clie
 from benchmarks.machine import description
 from benchmarks.soak.samples import anonymous_bytes
 from benchmarks.soak.trend import trend
-from lmcache_coordinator.journals import SPACES_MAX
 from lmcache_coordinator.posted_events import INSTANCES_MAX
+from lmcache_coordinator.spaces import SPACES_MAX
 from lmcache_core import HashChain, KeySpace
 from lmcache_fleet.messages import HASH_BYTES, L1, FullSync, JournalPage, Kind, Reply, Run, SnapshotPage, encode
 from lmcache_fleet.messages import SPACES_MAX as PAGE_SPACES_MAX

@@ -23,6 +23,7 @@ from lmcache_coordinator.settings import CoordinatorSettings
 from lmcache_coordinator.states.sqlite import SqliteState
 from lmcache_core import Capability, HashChain, KeyPage, KeySpace, ObjectKey, Outcome, ServerInfo, ServiceContext
 from lmcache_core.builtin.lru import LeastRecentlyUsed
+from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_feed import AdapterFeed
 from lmcache_core.kernels.choice import PURE
@@ -33,7 +34,7 @@ from lmcache_core.model.keys import HASH_BYTES
 from lmcache_devkit import FakeClock
 from lmcache_fleet.directory import PureDirectory
 from lmcache_fleet.http_connection import Answer, HttpConnection, RefusedError, UnreachableError
-from lmcache_fleet.messages import SECRET_HEADER, encode
+from lmcache_fleet.messages import SECRET_HEADER, decode_heartbeat, encode
 from lmcache_fleet.placements import space_number
 from lmcache_fleet_member.member import Member
 from lmcache_fleet_member.settings import MemberSettings
@@ -90,14 +91,14 @@ class Server:
         self.cache = L1Cache(self.arena, 4096, PURE)
         self.cache._index.journal._keys_max = kept
         self.records = [self.cache.intern(space, 4096) for space in SPACES]
-        client = SimpleNamespace(name="redis", capabilities=Capability.SHARED, list_keys=self._list)
-        self.shared = AdapterFeed(cast(AdapterClient, client), "redis")
-        self.shared.journal._keys_max = kept
+        self._kept, self._adapters = kept, 0
+        self.feeds: list[ResidencyFeed] = [self.cache.feed]
+        self.replace_adapter()
         self._hook = hook
         control = SimpleNamespace(
             adapters=SimpleNamespace(clients=list), freeze=SimpleNamespace(begin=self.freeze, end=self.thaw)
         )
-        context = SimpleNamespace(feeds=[self.cache.feed, self.shared], control=control, value_at=lambda _: None)
+        context = SimpleNamespace(feeds=self.feeds, control=control, value_at=lambda _: None)
         urls = tuple(f"http://127.0.0.1:{9300 + each}" for each in range(COORDINATORS))
         settings = MemberSettings.model_validate(
             {"urls": urls, "advertise_ip": "127.0.0.1", "heartbeat_interval": 1e-9, "l2_event_reporting": True}
@@ -107,6 +108,16 @@ class Server:
         self.member.start(ServerInfo(self.id, f"boot-{boot}", "tcp://127.0.0.1:5555", None, 16, "0"))
         new, _ = self.member.look()
         self.links = sorted(new, key=lambda link: link.url)
+
+    def replace_adapter(self) -> None:
+        """It is removed, and added again under its name."""
+        client = SimpleNamespace(
+            name="redis", index=self._adapters, capabilities=Capability.SHARED, list_keys=self._list
+        )
+        self.shared = AdapterFeed(cast(AdapterClient, client), "redis")
+        self.shared.journal._keys_max = self._kept
+        self.feeds[1:] = [self.shared]
+        self._adapters += 1
 
     def _list(self, cursor: str | None, limit: int) -> KeyPage:
         self._hook()
@@ -207,7 +218,7 @@ class Site:
                     coordinator.registry.leave(instance, secret)
                     return Answer(204, b"")
                 case "POST", ["fleet", "heartbeat", instance]:
-                    return Answer(200, encode(coordinator.heartbeat(instance, secret)))
+                    return Answer(200, encode(coordinator.heartbeat(instance, secret, decode_heartbeat(body or b""))))
                 case "POST", ["fleet", "journal" | "snapshot"]:
                     return Answer(200, encode(coordinator.take_page(body or b"", secret)))
         except UnknownInstanceError as error:
@@ -309,6 +320,10 @@ class RecoveryMachine(RuleBasedStateMachine):
     @rule(server=st.integers(0, MEMBERS - 1), space=st.integers(0, 1), numbers=NUMBERS)
     def delete_shared(self, server: int, space: int, numbers: list[int]) -> None:
         self.servers[server].delete_shared(space, numbers)
+
+    @rule(server=st.integers(0, MEMBERS - 1))
+    def replace_adapter(self, server: int) -> None:
+        self.servers[server].replace_adapter()
 
     @rule(
         server=st.integers(0, MEMBERS - 1),

@@ -86,7 +86,7 @@ BUGS = [
         "a server that has left is still found",
         JOURNALS,
         "Journals",
-        "_end",
+        "_drop",
         "self._placements.drop(generation)",
         "pass",
     ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lmcache_coordinator import journals
+from lmcache_coordinator import spaces
 from lmcache_coordinator.coordinator import Coordinator
 from lmcache_coordinator.dashboard import conditions, instance_details, snapshot
 from lmcache_coordinator.models import CacheEvent, EventKey
@@ -228,11 +228,11 @@ def test_models_and_salts_that_changed_last_are_found(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is room for a number of them; new ones are never those that are left out."""
-    monkeypatch.setattr(journals, "SPACES_MAX", 3)
+    monkeypatch.setattr(spaces, "SPACES_MAX", 3)
     coordinator.registry.register("one", Registration(incarnation="1"), None, False)
     for first, salt in enumerate(["a", "b", "c", "a", "d", "e"]):
         space = KeySpace("m", 0, 0, salt, 256, HashChain.BLAKE3, bytes(16))
         run = Run(Kind.STORE, 0, 10, first.to_bytes(32, "big"))
         page = JournalPage(instance="one", incarnation="1", source="l1", spaces=(space.tail,), first=first, runs=(run,))
         coordinator.take_page(encode(page), None)
-    assert [salt for salt in "abcde" if coordinator.journals.spaces_of("m", salt)] == ["a", "d", "e"]
+    assert [salt for salt in "abcde" if coordinator.journals.spaces.of("m", salt)] == ["a", "d", "e"]

@@ -69,6 +69,10 @@ class ResidencyFeed(Protocol):
     def is_shared(self) -> bool:
         """Other servers use the same backend."""
 
+    @property
+    def epoch(self) -> int:
+        """Larger than that of a feed before it with the same name.  Numbers of several feeds have nothing in common."""
+
     def open(self) -> None:
         """A reader begins: changes are kept from now on, a bounded number of them.  Numbers go on where they were."""
 

@@ -37,6 +37,10 @@ class AdapterFeed:
     def is_shared(self) -> bool:
         return Capability.SHARED in self._client.capabilities
 
+    @property
+    def epoch(self) -> int:
+        return self._client.index + 1
+
     def open(self) -> None:
         with self._lock:
             self.journal.open()

@@ -101,6 +101,7 @@ class L1Feed:
     name = "l1"
     backend = ""
     is_shared = False
+    epoch = 0
 
     def __init__(self, index: SlotIndex) -> None:
         self._index = index

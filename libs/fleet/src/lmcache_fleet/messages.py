@@ -34,7 +34,7 @@ SECRET_BYTES: Final = 32
 PROOF_PATH: Final = "/fleet/proof/"
 """Of a member's admin API, with a challenge behind it: the answer has `proof_of` it."""
 SOURCES_MAX: Final = 256
-"""That a heartbeat names."""
+"""Of one member."""
 COMMAND_KEYS_MAX: Final = 5000
 """Keys that one command deletes."""
 FOUND_MAX: Final = 64
@@ -84,6 +84,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     incarnation: Name
     """New with each start of the server; numbers are compared within one incarnation only."""
     source: Name
+    epoch: Number = 0
+    """Larger for an adapter than for one before it with the same name: the source begins anew, and so do its numbers."""
     content: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)] = ""
     """Its type.  Empty: the keys that the source has; pages of other types are for views (`lmcache_fleet.view`)."""
     backend: str = ""
@@ -172,6 +174,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
     not_deleted: Annotated[tuple[Name, ...], Meta(max_length=SOURCES_MAX)] = ()
     """Sources from which it did not delete all that it was asked to: others are asked."""
+    sources: Annotated[dict[Name, Number], Meta(max_length=SOURCES_MAX)] | None = None
+    """All that it sends pages of, with their epochs: others of it are gone.  None: not said."""
 
 
 NOTHING: Final = Heartbeat()

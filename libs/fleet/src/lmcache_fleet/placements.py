@@ -39,6 +39,8 @@ class Generation:
     def __init__(self, location: Location, owner: int) -> None:
         self.location: Final = location
         self.owner: Final = owner
+        self.is_dropped = False
+        """Its number may be another one's."""
 
 
 def space_number(tail: bytes) -> int:
@@ -99,11 +101,13 @@ class Placements:
                 self._bury(generation)
 
     def add(self, generation: Generation, space: int, hashes: Buffer) -> int:
-        """Returns how many keys it did not have."""
+        """Returns how many keys it did not have.  Not for one that was dropped."""
+        assert not generation.is_dropped, "its number may be another one's"
         return self._directory.add(space, hashes, generation.owner)
 
     def remove(self, generation: Generation, space: int, hashes: Buffer) -> int:
-        """Returns how many of the keys it had."""
+        """Returns how many of the keys it had.  Not for one that was dropped."""
+        assert not generation.is_dropped, "its number may be another one's"
         return self._directory.remove(space, hashes, generation.owner)
 
     def lookup(self, space: int, hashes: Buffer) -> list[list[Location]]:
@@ -185,6 +189,7 @@ class Placements:
         self._owners = None
 
     def _bury(self, generation: Generation) -> None:
+        generation.is_dropped = True
         self._directory.set_state(generation.owner, DEAD)
         self._locations[generation.owner] = None
         self._dead.append((self._passes + _PASSES, generation.owner))

@@ -82,7 +82,7 @@ class Coordinator:
         self.pins = Pins(state)
         self.families = Families()
         self.stale = StaleEntries(clock)
-        self.router = Router(self.placements, self.journals.spaces_of, self.journals.sources)
+        self.router = Router(self.placements, self.journals.spaces.of, self.journals.sources)
         self.leadership = Leadership(state, _seconds_since_boot)
         self.eviction = Eviction(
             self.usage,
@@ -92,7 +92,7 @@ class Coordinator:
             settings.eviction_ratio,
             settings.trigger_watermark,
             lambda: self.leadership.is_leader,
-            self.journals.sources,
+            self.journals.users,
             HttpDeletes(settings.member_token_file, lambda: self.leadership.is_leader).begin,
         )
         self.listing = HttpListing(
@@ -122,6 +122,8 @@ class Coordinator:
         self.registry.heard(instance, secret)
         for source in says.not_deleted:
             self.eviction.failed(instance, source)
+        if says.sources is not None:
+            self.journals.keep(instance, says.sources)
         return Reply(dict(self.journals.expects(instance)), self._commands(instance), self.views.types)
 
     def lookup(self, asked: Lookup) -> LookupReply:
@@ -149,9 +151,10 @@ class Coordinator:
 
     def _commands(self, instance: str) -> tuple[Command, ...]:
         commands: list[Command] = [*self.journals.to_list(instance), *self.eviction.commands(instance)]
-        if self.stale.wants_sync(instance):
+        wants_sync = self.stale.wants_sync(instance)
+        if wants_sync:
             commands.append(FullSync(L1))
-        if self.settings.sync_mode == "freeze" and L1 not in self.journals.expects(instance):
+        if self.settings.sync_mode == "freeze" and (wants_sync or not self.journals.is_synced(instance)):
             commands.append(Freeze(FREEZE_SECONDS))
         return tuple(commands)
 
@@ -212,6 +215,7 @@ class Coordinator:
         self.eviction.run()
 
     def _sweep(self) -> None:
+        self.journals.forget_unused()
         while self.placements.sweep() and not self._stopping.wait(SWEEP_PAUSE_SECONDS):
             pass
 

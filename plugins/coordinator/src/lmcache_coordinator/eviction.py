@@ -57,10 +57,10 @@ class Eviction:
         ratio: float,
         watermark: float,
         may_evict: Callable[[], bool],
-        sources: Callable[[], Mapping[str, Collection[str]]],
+        users: Callable[[], Mapping[Backend, Collection[str]]],
         begin_http: Callable[[Instance, Sequence[ObjectKey], Callable[[], None]], bool],
     ) -> None:
-        """`may_evict`: is this the coordinator that evicts, at this moment?  `sources` of members' journals, by instance.
+        """`may_evict`: is this the coordinator that evicts, at this moment?  `users`: instances whose journals name a backend.
         `begin_http` asks a server that keeps none, says whether it can at this moment, and calls its last argument where
         the server does not delete."""
         self._usage = usage
@@ -70,7 +70,7 @@ class Eviction:
         self._ratio = ratio
         self._watermark = watermark
         self._may_evict = may_evict
-        self._sources = sources
+        self._users = users
         self._begin_http = begin_http
         self._chooser = random.SystemRandom()
         self._lock = threading.Lock()  # guards all below
@@ -79,7 +79,8 @@ class Eviction:
         self._refused: dict[tuple[str, Backend], int] = {}
         """Members that did not delete, with the interval."""
         self._may: dict[Backend, set[str]] = {}
-        """Members that are asked in this interval: none that refused, unless all have."""
+        """Members that are asked in this interval: none that refused, unless all have.  What is in other backends is not
+        counted: no server uses them now."""
         self.ignored = 0
         """Intervals in a row in which no member took anything of what was offered."""
         self.sent = 0
@@ -105,20 +106,15 @@ class Eviction:
             return 0
         leaving = self._begin(live)
         by_backend: dict[Backend, list[ObjectKey]] = {}
-        for salt, used in self._usage.by_salt().items():
+        for salt, used in self._usage.by_salt(self._may).items():
             for backend, key in self._of(salt, used, table.limit(salt), leaving.get(salt, set())):
                 by_backend.setdefault(backend, []).append(key)
         return sum(len(keys) for backend, keys in by_backend.items() if self._offer(backend, keys, live))
 
     def _begin(self, live: Sequence[Instance]) -> Mapping[str, set[Victim]]:
         """A new interval: what was not taken is decided anew.  Returns what is under way, by salt."""
-        users: dict[Backend, set[str]] = {POSTED: {each.instance_id for each in live if is_poster(each)}}
-        sources = self._sources()
-        for backend in self._usage.by_backend():
-            if backend != POSTED:
-                users[backend] = {
-                    each.instance_id for each in live if backend.name in sources.get(each.instance_id, ())
-                }
+        users = {backend: {each.instance_id for each in live} & {*ids} for backend, ids in self._users().items()}
+        users[POSTED] = {each.instance_id for each in live if is_poster(each)}
         leaving: dict[str, set[Victim]] = {}
         with self._lock:
             self._interval += 1
@@ -137,9 +133,10 @@ class Eviction:
             self._may = {
                 backend: {each for each in ids if (each, backend) not in self._refused} or ids
                 for backend, ids in users.items()
+                if ids
             }
             for each in self._slices:
-                for victim in each.victims:
+                for victim in each.victims if each.backend in self._may else ():
                     leaving.setdefault(victim.key.space.cache_salt, set()).add(victim)
         return leaving
 
@@ -150,8 +147,9 @@ class Eviction:
         left = used - self._usage.size_of(leaving)
         if left <= self._watermark * limit:
             return ()
-        keys = math.ceil(self._ratio * self._usage.keys_of(salt))
-        return self._usage.victims(salt, keys, left - math.floor(self._watermark * limit), leaving, self._pins.has)
+        keys = math.ceil(self._ratio * self._usage.keys_of(salt, self._may))
+        size = left - math.floor(self._watermark * limit)
+        return self._usage.victims(salt, keys, size, leaving, self._pins.has, self._may)
 
     def _offer(self, backend: Backend, keys: Sequence[ObjectKey], live: Sequence[Instance]) -> bool:
         """To all servers that use the backend; one that keeps no journals is asked.  False: there is none at this moment."""

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from lmcache_client.errors import ProtocolError
+from lmcache_coordinator.backend_listing import BackendListing
 from lmcache_coordinator.registry import UnknownInstanceError
+from lmcache_coordinator.spaces import Spaces
 from lmcache_coordinator.usage import Backend, SharedUsage
 from lmcache_coordinator.views import Views
 from lmcache_core import Clock, KeySpace
 from lmcache_fleet.cursor import Cursor, Doing
-from lmcache_fleet.messages import HASH_BYTES, FullSync, JournalPage, Kind, Page, SnapshotPage
-from lmcache_fleet.placements import Generation, Location, Placements, space_number
+from lmcache_fleet.messages import HASH_BYTES, L1, SOURCES_MAX, FullSync, JournalPage, Kind, Page, SnapshotPage
+from lmcache_fleet.placements import Generation, Location, Placements
 
-SPACES_MAX: Final = 100_000
-"""That are found by model and salt: those that changed last."""
-FACTS: Final = "##"
-VARIANT: Final = "%%"
-"""In names of models (engine protocol, "Model names")."""
+LEFT_MAX: Final = 10_000
+"""Members that have left and are remembered."""
 SHARED: Final = ""
 """In the place of an instance: every server that uses the backend."""
+UNUSED_TIMEOUTS: Final = 10
+"""Until a shared backend that no member names any more is forgotten."""
 
 
 class Counts(NamedTuple):
@@ -45,75 +47,13 @@ class Lag(NamedTuple):
     expects: int | None
 
 
-ASKED_SECONDS: Final = 10.0
-"""Until a listing that was not begun is asked again, of any member."""
-PAGE_SECONDS: Final = 60.0
-"""Until one is that does not go on."""
-
-
-class _Listing:
-    """Whether a shared backend is to be listed.  Not synchronised."""
-
-    def __init__(self) -> None:
-        self._wanted = 0
-        self._begun = 0
-        """Of what was wanted, what the listing that is under way finds."""
-        self._done = 0
-        self._asked = ""
-        """The member that was asked."""
-        self._lister = ("", 0)
-        """Whose listing is under way, and its number.  One that began before is of no use any more."""
-        self._begun_at = 0.0
-        self._ask_at = 0.0
-        self._again_at = math.inf
-
-    def want(self, again_at: float = math.inf) -> None:
-        """Something is missing of what is known of the backend.  A listing that is under way may be past it.  `again_at`: when
-        it is to be listed once more, because reports were lost, and others may bring what is older than the first listing."""
-        self._wanted += 1
-        self._again_at = min(self._again_at, again_at)
-
-    @property
-    def is_wanted(self) -> bool:
-        return self._wanted > self._done
-
-    def is_due(self, now: float) -> bool:
-        if now >= self._again_at:
-            self._again_at = math.inf
-            self._wanted += 1
-        return self.is_wanted and now >= self._ask_at
-
-    def ask(self, member: str, now: float) -> None:
-        self._asked, self._ask_at = member, now + ASKED_SECONDS
-
-    def begin(self, page: SnapshotPage, now: float) -> None:
-        self._begun, self._begun_at, self._lister = self._wanted, now, (page.instance, page.snapshot)
-
-    def goes_on(self, page: SnapshotPage, now: float) -> bool:
-        """Is this a page of the listing that is under way?"""
-        if self._lister != (page.instance, page.snapshot):
-            return False
-        self._ask_at = now + PAGE_SECONDS
-        return True
-
-    def complete(self, now: float) -> None:
-        """The next one waits for twice as long as this one took: backends have other work."""
-        self._done, self._asked, self._lister = self._begun, "", ("", 0)
-        self._ask_at = now + 2 * (now - self._begun_at)
-
-    def has_left(self, member: str) -> bool:
-        """Does a listing end with it?"""
-        if self._asked == member:
-            self._asked, self._ask_at = "", 0.0
-        if self._lister[0] != member:
-            return False
-        self._lister = ("", 0)
-        return True
-
-
 class _Source:
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, backend: Backend | None, epoch: int, is_new: bool) -> None:
+        """`backend`: of one that is shared.  `is_new`: nothing that the member has reported is missing."""
         self.location: Final = location
+        self.backend: Final = backend
+        self.epoch: Final = epoch
+        self.is_new: Final = is_new
         self.cursor = Cursor()
         self.shown: Generation | None = None
         self.building: Generation | None = None
@@ -126,7 +66,10 @@ class _Member:
         self.incarnation: Final = incarnation
         self.lock = threading.Lock()  # one page of a member at a time
         self.sources: dict[str, _Source] = {}
+        """Changed under the lock of all members, too."""
         self.has_left = False
+        self.is_new = True
+        """It has not joined before, and nothing that it has reported was lost."""
 
 
 class Journals:
@@ -141,8 +84,8 @@ class Journals:
         late_seconds: float,
         views: Views | None = None,
     ) -> None:
-        """`lists_new`: a shared backend is listed when a member first names it.  `late_seconds`: how long after a change it
-        may be reported."""
+        """`lists_new`: a shared backend is listed when a new member names it.  `late_seconds`: how long after a change it may
+        be reported."""
         self._placements = placements
         self._usage = usage
         self._clock = clock
@@ -154,12 +97,12 @@ class Journals:
         self._sources: Mapping[str, Sequence[str]] | None = None
         """What `sources` returns; None where that has changed."""
         self._shared: dict[Backend, Generation] = {}
-        self._listings: dict[Backend, _Listing] = {}
-        self._spaces: dict[KeySpace, int] = {}
-        """Their numbers; the one that changed last is last."""
+        self._listings: dict[Backend, BackendListing] = {}
+        self._unused_since: dict[Backend, float] = {}
+        self._left: dict[str, str] = {}
+        """Incarnations of members that have left, the last one last: they may come back."""
+        self.spaces: Final = Spaces()
         self._taken_at: float | None = None
-        self._tenants: dict[tuple[str, str], dict[KeySpace, int]] = {}
-        """The same by the served name of the model, and by salt."""
         self._counts = Counts()
 
     def take(self, page: Page) -> Mapping[str, int]:
@@ -173,25 +116,54 @@ class Journals:
                 )
             if page.runs:
                 self._taken_at = self._clock.monotonic()
-            source = member.sources.get(page.source)
+            source = self._source(member, page)
             if source is None:
-                source = member.sources[page.source] = _Source(Location(page.instance, page.worker, page.source))
-                with self._lock:
-                    self._sources = None
+                self._count(page, 0, 0)
+                return _expected(member)
             gaps = source.cursor.gaps
-            if page.content:
-                applied = self._admit(source, page)
-            elif page.shared:
-                applied = self._take_shared(source.cursor, Backend(page.backend, page.source), page)
-            elif isinstance(page, JournalPage):
-                applied = self._take_journal(source, page)
-            else:
-                assert isinstance(page, SnapshotPage)
-                applied = self._take_snapshot(source, page)
+            try:
+                applied = self._apply(source, page)
+            except Exception:
+                # The cursor is past what was applied only in part: the member sends everything again.
+                self._drop_source(page.instance, member, page.source)
+                raise
             self._count(page, applied or 0, source.cursor.gaps - gaps)
             if applied is not None:
                 self._views.take(page, page.keys - applied)
-            return {name: each.cursor.next for name, each in member.sources.items() if each.cursor.next is not None}
+            return _expected(member)
+
+    def _apply(self, source: _Source, page: Page) -> int | None:
+        """Returns how many of its keys were applied; None where it was not admitted."""
+        if page.content:
+            return self._admit(source, page)
+        if source.backend is not None:
+            return self._take_shared(source, source.backend, page)
+        if isinstance(page, JournalPage):
+            return self._take_journal(source, page)
+        assert isinstance(page, SnapshotPage)
+        return self._take_snapshot(source, page)
+
+    def _source(self, member: _Member, page: Page) -> _Source | None:
+        """None: it is of an adapter that another one has followed under its name."""
+        backend = Backend(page.backend, page.source) if page.shared else None
+        source = member.sources.get(page.source)
+        if source is not None:
+            if page.epoch < source.epoch:
+                return None
+            if (source.epoch, source.backend) == (page.epoch, backend):
+                return source
+            self._drop_source(page.instance, member, page.source)
+        elif len(member.sources) >= SOURCES_MAX:
+            raise ProtocolError(
+                f"instance '{page.instance}' has {SOURCES_MAX} sources, which is the most; '{page.source}' is one more"
+            )
+        location = Location(page.instance, page.worker, page.source)
+        with self._lock:
+            if backend is not None:
+                self._begin_shared(backend)
+            source = member.sources[page.source] = _Source(location, backend, page.epoch, member.is_new)
+            self._sources = None
+        return source
 
     def is_busy(self, instance: str | None = None) -> bool:
         """Does a thread have the lock now that every call takes, or that of this instance's pages?"""
@@ -219,7 +191,23 @@ class Journals:
         """Raises UnknownInstanceError."""
         member = self._member(instance)
         with member.lock:
-            return {name: each.cursor.next for name, each in member.sources.items() if each.cursor.next is not None}
+            return _expected(member)
+
+    def is_synced(self, instance: str) -> bool:
+        """Is all that it has in places of its own known, and no snapshot of it under way?  Raises UnknownInstanceError."""
+        member = self._member(instance)
+        with member.lock:
+            l1 = member.sources.get(L1)
+            is_known = l1 is not None and l1.cursor.next is not None
+            return is_known and all(each.building is None for each in member.sources.values())
+
+    def keep(self, instance: str, epochs: Mapping[str, int]) -> None:
+        """These are all the sources that it has, with their epochs.  Raises UnknownInstanceError."""
+        member = self._member(instance)
+        with member.lock:
+            for name, source in list(member.sources.items()):
+                if epochs.get(name, source.epoch + 1) > source.epoch:
+                    self._drop_source(instance, member, name)
 
     def join(self, instance: str, incarnation: str) -> None:
         """Its pages are taken in from now on, and no longer those of another incarnation."""
@@ -227,7 +215,8 @@ class Journals:
             before = self._members.get(instance)
             if before is not None and before.incarnation == incarnation:
                 return
-            self._members[instance] = _Member(incarnation)
+            member = self._members[instance] = _Member(incarnation)
+            member.is_new = self._left.pop(instance, None) != incarnation
             self._sources = None
         if before is not None:
             self._end(instance, before)
@@ -237,6 +226,10 @@ class Journals:
         with self._lock:
             member = self._members.pop(instance, None)
             self._sources = None
+            if member is not None:
+                self._left[instance] = member.incarnation
+                if len(self._left) > LEFT_MAX:
+                    del self._left[next(iter(self._left))]
         if member is not None:
             self._end(instance, member)
 
@@ -244,16 +237,27 @@ class Journals:
         with member.lock:
             member.has_left = True
             for source in member.sources.values():
-                for generation in (source.shown, source.building):
-                    if generation is not None:
-                        self._placements.drop(generation)
+                self._drop(instance, source)
             self._views.forget(instance)
+
+    def _drop_source(self, instance: str, member: _Member, name: str) -> None:
+        """Under the member's lock.  What it still sends of it begins anew."""
         with self._lock:
-            for backend, listing in self._listings.items():
-                if listing.has_left(instance):
-                    self._usage.abandon_listing(backend)
-                if backend.name in member.sources:
-                    listing.want(self._clock.monotonic() + self._late)  # what it did there last was not sent
+            source = member.sources.pop(name)
+            member.is_new, self._sources = False, None
+        self._drop(instance, source)
+
+    def _drop(self, instance: str, source: _Source) -> None:
+        for generation in (source.shown, source.building):
+            if generation is not None:
+                self._placements.drop(generation)
+        if source.backend is None:
+            return
+        with self._lock:
+            listing = self._listings[source.backend]
+            if listing.has_left(instance):
+                self._usage.abandon_listing(source.backend)
+            listing.want(self._clock.monotonic() + self._late)  # what it did there last was not sent
 
     def lags(self) -> Mapping[str, Sequence[Lag]]:
         """By instance."""
@@ -283,30 +287,50 @@ class Journals:
         with self._lock:
             return [backend for backend, listing in self._listings.items() if listing.is_wanted]
 
-    def spaces_of(self, model_name: str, salt: str) -> Mapping[KeySpace, int]:
-        """Every space that a member has named, of this model and salt, with its number.  A served name means all that an
-        engine makes of it; requests that depend on more than tokens have names of their own."""
-        with self._lock:
-            spaces = self._tenants.get((served_name(model_name), salt), {})
-            is_served_name = served_name(model_name) == model_name
-            return {
-                space: number
-                for space, number in spaces.items()
-                if space.model_name == model_name or (is_served_name and VARIANT not in space.model_name)
-            }
-
     def sources(self) -> Mapping[str, Sequence[str]]:
-        """By instance.  The same object as before where nothing has changed."""
+        """By instance, as its locations name them.  The same object as before where nothing has changed."""
         with self._lock:
             if (known := self._sources) is None:
-                known = self._sources = {instance: list(member.sources) for instance, member in self._members.items()}
+                known = self._sources = {
+                    instance: [
+                        name if source.backend is None else self._shared[source.backend].location.source
+                        for name, source in member.sources.items()
+                    ]
+                    for instance, member in self._members.items()
+                }
             return known
+
+    def users(self) -> Mapping[Backend, Collection[str]]:
+        """Instances by shared backend."""
+        found: dict[Backend, set[str]] = {}
+        with self._lock:
+            for instance, member in self._members.items():
+                for source in member.sources.values():
+                    if source.backend is not None:
+                        found.setdefault(source.backend, set()).add(instance)
+        return found
+
+    def forget_unused(self) -> None:
+        """Shared backends that no member has named for a while: adapters get other names, and servers are retired."""
+        now, used = self._clock.monotonic(), self.users()
+        with self._lock:
+            self._unused_since = {
+                backend: self._unused_since.get(backend, now) for backend in self._shared if backend not in used
+            }
+            for backend, since in self._unused_since.items():
+                if now - since >= UNUSED_TIMEOUTS * self._late and not self._is_named(backend):
+                    self._placements.drop(self._shared.pop(backend))
+                    del self._listings[backend]
+                    self._usage.forget(backend)
+
+    def _is_named(self, backend: Backend) -> bool:
+        return any(backend == source.backend for member in self._members.values() for source in member.sources.values())
 
     def needs_listing(self, backend: Backend, reports_are_lost: bool) -> None:
         """Something is missing of what is known of it."""
         with self._lock:
             again_at = self._clock.monotonic() + self._late if reports_are_lost else math.inf
-            self._listings.setdefault(backend, _Listing()).want(again_at)
+            self._listings[backend].want(again_at)
 
     def to_list(self, instance: str) -> Sequence[FullSync]:
         """Sources that this member is to list now, one member at a time."""
@@ -315,7 +339,8 @@ class Journals:
         with self._lock:
             member = self._members.get(instance)
             for backend, listing in self._listings.items():
-                if member is not None and backend.name in member.sources and listing.is_due(now):
+                source = None if member is None else member.sources.get(backend.name)
+                if source is not None and source.backend == backend and listing.is_due(now):
                     listing.ask(instance, now)
                     due.append(FullSync(backend.name))
         return due
@@ -338,7 +363,6 @@ class Journals:
         return page.keys - step.skip if step.doing is Doing.APPLY else None
 
     def _take_journal(self, source: _Source, page: JournalPage) -> int | None:
-        """Returns how many of its keys were applied, like the two below; None where it was not admitted."""
         step = source.cursor.journal(page)
         if step.doing is not Doing.APPLY:
             return None
@@ -366,13 +390,13 @@ class Journals:
             source.shown, source.building = building, None
         return page.keys
 
-    def _take_shared(self, cursor: Cursor, backend: Backend, page: Page) -> int | None:
+    def _take_shared(self, source: _Source, backend: Backend, page: Page) -> int | None:
         """Of what all servers have together: there is one generation of it, which outlives its members."""
-        shown = self._shared_generation(backend)
+        cursor, shown = source.cursor, self._shared[backend]
         if isinstance(page, SnapshotPage):
             doing = cursor.snapshot(page).doing
             with self._lock:
-                listing = self._listings.setdefault(backend, _Listing())
+                listing = self._listings[backend]
                 if doing in (Doing.BEGIN, Doing.WHOLE):
                     listing.begin(page, self._clock.monotonic())
                     self._usage.begin_listing(backend)
@@ -392,9 +416,12 @@ class Journals:
             return page.keys
         assert isinstance(page, JournalPage)
         if page.first > (cursor.next or 0):
-            # The others go on meanwhile: nothing waits for what is missing, and a listing finds it.  So it does for what
-            # this server did before it joined, and the one before it with this id.
-            self.needs_listing(backend, reports_are_lost=True)
+            # The others go on meanwhile: nothing waits for what is missing, and a listing finds it.  What a server did
+            # before it joined is found when new backends are listed.
+            if cursor.next is not None or not source.is_new:
+                self.needs_listing(backend, reports_are_lost=True)
+            elif self._lists_new:
+                self.needs_listing(backend, reports_are_lost=False)
             cursor.skip_to(page.first)
         step = cursor.journal(page)
         if step.doing is not Doing.APPLY:
@@ -415,20 +442,21 @@ class Journals:
 
     def _place(self, generation: Generation, kind: Kind, space: KeySpace, hashes: bytes) -> None:
         if kind is Kind.STORE:
-            self._placements.add(generation, self._number(space), hashes)
+            self._placements.add(generation, self.spaces.number(space), hashes)
         elif kind is Kind.DELETE:
-            self._placements.remove(generation, self._number(space), hashes)
+            self._placements.remove(generation, self.spaces.number(space), hashes)
 
-    def _shared_generation(self, backend: Backend) -> Generation:
-        with self._lock:
-            shown = self._shared.get(backend)
-            if shown is None:
-                shown = self._shared[backend] = self._placements.begin(Location(SHARED, 0, backend.name))
-                self._placements.show(shown)
-                listing = self._listings.setdefault(backend, _Listing())
-                if self._lists_new:
-                    listing.want()
-            return shown
+    def _begin_shared(self, backend: Backend) -> None:
+        """Under the lock.  Backends of several types may have one name: those behind the first are shown with the type."""
+        if backend in self._shared:
+            return
+        is_taken = any(backend.name == each.name for each in self._shared)
+        name = f"{backend.name} ({backend.kind})" if is_taken else backend.name
+        shown = self._placements.begin(Location(SHARED, 0, name))
+        self._placements.show(shown)
+        self._shared[backend], self._listings[backend] = shown, BackendListing()
+        if self._lists_new:
+            self._listings[backend].want()
 
     def _runs(self, page: Page, skip: int) -> Iterator[tuple[Kind, KeySpace, int, bytes]]:
         """Without the first `skip` keys."""
@@ -438,28 +466,9 @@ class Journals:
             if hashes:
                 yield run.kind, page.key_spaces[run.space], run.object_bytes, hashes
 
-    def _number(self, space: KeySpace) -> int:
-        with self._lock:
-            number = self._spaces.pop(space, None)
-            if number is None:
-                number = space_number(space.tail)
-                self._tenants.setdefault((served_name(space.model_name), space.cache_salt), {})[space] = number
-            self._spaces[space] = number
-            if len(self._spaces) > SPACES_MAX:
-                self._forget_space(next(iter(self._spaces)))
-            return number
 
-    def _forget_space(self, space: KeySpace) -> None:
-        del self._spaces[space]
-        tenant = (served_name(space.model_name), space.cache_salt)
-        del self._tenants[tenant][space]
-        if not self._tenants[tenant]:
-            del self._tenants[tenant]
-
-
-def served_name(model_name: str) -> str:
-    """Without what an engine adds: its facts, and what a request depends on beside its tokens."""
-    return model_name.partition(VARIANT)[0].partition(FACTS)[0]
+def _expected(member: _Member) -> Mapping[str, int]:
+    return {name: each.cursor.next for name, each in member.sources.items() if each.cursor.next is not None}
 
 
 def _split(hashes: bytes) -> list[bytes]:

@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 from lmcache_client.errors import LMCacheError
-from lmcache_coordinator.journals import served_name
+from lmcache_coordinator.spaces import served_name
 from lmcache_core import ObjectKey
 from lmcache_fleet.messages import HASH_BYTES
 from lmcache_fleet.state import CoordinatorState, StateConflictError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -245,13 +245,24 @@ class SharedUsage:
         with self._lock:
             self._listing.pop(backend, None)
 
-    def by_salt(self) -> Mapping[str, int]:
-        """Bytes of each salt that has any."""
+    def forget(self, backend: Backend) -> None:
+        """No server uses it any more."""
         with self._lock:
-            return {
-                salt: sum(objects.used_bytes for objects in backends.values())
-                for salt, backends in self._objects.items()
-            }
+            for salt, backends in list(self._objects.items()):
+                if backend in backends:
+                    self._forget(backend, salt)
+            self._epochs.pop(backend, None)
+            self._listing.pop(backend, None)
+
+    def by_salt(self, only: Container[Backend] | None = None) -> Mapping[str, int]:
+        """Bytes of each salt that has any, in these backends; None: in all."""
+        used: dict[str, int] = {}
+        with self._lock:
+            for salt, backends in self._objects.items():
+                for backend, objects in backends.items():
+                    if objects.numbers and (only is None or backend in only):
+                        used[salt] = used.get(salt, 0) + objects.used_bytes
+        return used
 
     def by_backend(self) -> Mapping[Backend, tuple[int, int]]:
         """Keys and bytes of each shared backend."""
@@ -275,9 +286,13 @@ class SharedUsage:
                 total += len(objects.numbers)
         return total, page
 
-    def keys_of(self, salt: str) -> int:
+    def keys_of(self, salt: str, only: Container[Backend] | None = None) -> int:
         with self._lock:
-            return sum(len(objects.numbers) for objects in self._objects.get(salt, {}).values())
+            return sum(
+                len(objects.numbers)
+                for backend, objects in self._objects.get(salt, {}).items()
+                if only is None or backend in only
+            )
 
     def has(self, victim: Victim) -> bool:
         with self._lock:
@@ -301,13 +316,16 @@ class SharedUsage:
         size: int,
         spared: Collection[Victim],
         is_pinned: Callable[[ObjectKey], bool] = lambda _: False,
+        only: Container[Backend] | None = None,
     ) -> list[Victim]:
         """Objects of this salt in the order of its policy: at least this many, and at least this many bytes, as far as there
-        are any.  Never one that is `spared` or pinned."""
+        are any in these backends.  Never one that is `spared` or pinned."""
         found: list[Victim] = []
         found_bytes = 0
         with self._lock:
             for backend, objects in self._objects.get(salt, {}).items():
+                if only is not None and backend not in only:
+                    continue
                 everything = EvictionDemand(objects.used_bytes or len(objects.numbers), {})
 
                 def may_evict(number: int, backend: Backend = backend, objects: _Objects = objects) -> bool:

@@ -89,6 +89,10 @@ class Link:
         self._secret = secret
         self._is_registered = False
         self._expects: Mapping[str, int] = {}
+        self._epochs: dict[str, int] = {}
+        """Of feeds, by name: those of which the coordinator has taken a page."""
+        self._said: Mapping[str, int] | None = None
+        """All feeds with their epochs, as the coordinator knows them."""
         self._snapshots = 0
         self._to_sync: set[str] = set()
         """Sources of which the coordinator wants a snapshot."""
@@ -150,11 +154,15 @@ class Link:
         while not self._not_deleted.empty():
             self._to_report.add(self._not_deleted.get())
         not_deleted = tuple(self._to_report)[:SOURCES_MAX]
-        if not_deleted or time.monotonic() - self._heard_at >= self._settings.heartbeat_interval:
+        feeds = self._feeds()
+        names = {feed.name: feed.epoch for feed in feeds}
+        if not_deleted or names != self._said or time.monotonic() - self._heard_at >= self._settings.heartbeat_interval:
             path = f"/fleet/heartbeat/{quote(self._about.instance_id, safe='')}"
-            self._obey(self._post(path, encode(Heartbeat(not_deleted))))
+            says = Heartbeat(not_deleted, names if len(names) <= SOURCES_MAX else None)
+            self._obey(self._post(path, encode(says)))
+            self._said = names
             self._to_report.difference_update(not_deleted)
-        for feed in self._feeds():
+        for feed in feeds:
             self._send_news(feed)
         if self._failures:
             logger.info("coordinator is back url=%s", self.url)
@@ -186,7 +194,7 @@ class Link:
             "secret": True,
         }
         self._http.ask("POST", "/instances", msgspec.json.encode(body), self._headers())
-        self._is_registered, self._expects = True, {}
+        self._is_registered, self._expects, self._epochs, self._said = True, {}, {}, None
         self._heard_at = float("-inf")
         logger.info("registered at coordinator url=%s instance=%s", self.url, about.instance_id)
 
@@ -209,13 +217,13 @@ class Link:
         while not self._stopping.is_set():
             if feed.name in self._to_sync and not self._send_snapshot(feed):
                 return  # again in the next round
-            expected = self._expects.get(feed.name)
+            expected = self._awaited(feed)
             begins = expected is None and feed.is_shared  # others tell of the same backend: from now on is enough
             part = feed.read(feed.end if begins else expected or 0, PAGE_KEYS_MAX)
             if isinstance(part, Overrun) and feed.is_shared:
                 part = Changes(feed.end, ())  # the coordinator sees the gap
             if isinstance(part, Overrun):
-                if not self._send_snapshot(feed) or self._expects.get(feed.name) in (None, expected):
+                if not self._send_snapshot(feed) or self._awaited(feed) in (None, expected):
                     return  # it was not taken in; another one in the next round
                 continue
             if not part.changes and part.first == expected:
@@ -224,8 +232,13 @@ class Link:
             page = JournalPage(**self._names(feed), spaces=spaces, runs=runs, first=part.first)
             self._sent_keys += page.keys
             self._obey(self._post("/fleet/journal", encode(page)))
-            if self._expects.get(feed.name) == expected:
+            self._epochs[feed.name] = feed.epoch
+            if self._awaited(feed) == expected:
                 return  # nothing moved: not at once again
+
+    def _awaited(self, feed: ResidencyFeed) -> int | None:
+        """None: nothing is known of it.  A number of an adapter that had its name before does not count."""
+        return self._expects.get(feed.name) if self._epochs.get(feed.name) == feed.epoch else None
 
     def _send_snapshot(self, feed: ResidencyFeed) -> bool:
         """False: it is not whole.  A listing of a backend, which may fail, is announced first: the coordinator compares it
@@ -264,12 +277,14 @@ class Link:
         )
         self._sent_keys += page.keys
         self._obey(self._post("/fleet/snapshot", encode(page)))
+        self._epochs[feed.name] = feed.epoch
 
     def _names(self, feed: ResidencyFeed) -> dict[str, Any]:
         return {
             "instance": self._about.instance_id,
             "incarnation": self._about.boot_id,
             "source": feed.name,
+            "epoch": feed.epoch,
             "backend": feed.backend,
             "shared": feed.is_shared,
         }

@@ -61,7 +61,10 @@ class Member(Service):
             for feed in feeds:
                 if feed not in self._opened:
                     feed.open()
-                    self._opened.append(feed)
+            for feed in self._opened:
+                if feed not in feeds:
+                    feed.close()  # its adapter was removed: what it keeps is freed
+            self._opened = feeds
         return feeds
 
     def threads(self) -> Mapping[str, Callable[[], None]]:

@@ -250,7 +250,7 @@ def _lookup(coordinator: Coordinator, asked: DirectoryQuestion) -> DirectoryAnsw
         keys = [
             ObjectKey(space, event_hash(key.chunk_hash_hex))
             for key in asked.keys
-            for space in coordinator.journals.spaces_of(key.model_name, key.cache_salt)
+            for space in coordinator.journals.spaces.of(key.model_name, key.cache_salt)
             if (space.kv_rank, space.object_group) == (key.kv_rank, key.object_group_id)
         ]
     results = []
