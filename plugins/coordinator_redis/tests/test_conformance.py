@@ -51,6 +51,24 @@ def test_a_redis_that_has_lost_its_data_has_no_quotas(server: RedisServer) -> No
         assert (quotas.last.were_set, dict(quotas.last.limits)) == (True, {"b": 1})
 
 
+def test_a_prefix_is_read_without_what_else_there_is(server: RedisServer) -> None:
+    """A quota is read for each answer, and a million chunks may be pinned.  Entries without the set of keys are found, too."""
+    offer = OpenableOffer(
+        installed_offer("coordinator_state", "redis"),
+        {"address": f"redis://127.0.0.1:{server.port}/0", "prefix": "many:"},
+    )
+    with closing(offer.open()) as state, server.client() as client:
+        client.hset("many:entries", mapping={f"pin/{number}": b"1:" + bytes(20_000) for number in range(500)})
+        client.set("many:revision", 1)
+        state.write("quota/a", b"1")
+        assert len(state.read("").entries) == 501
+        sent = client.info("stats")["total_net_output_bytes"]
+        assert list(state.read("quota").entries) == ["quota/a"]
+        assert client.info("stats")["total_net_output_bytes"] - sent < 100_000
+        state.write("quota/a", None)
+        assert len(state.read("pin/").entries) == len(state.read("").entries) == 500
+
+
 @pytest.mark.parametrize("address", ["http://a:1", "redis://", "sentinel://a:1,b:2"])
 def test_a_wrong_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected"):

@@ -52,6 +52,8 @@ SWEEP_SECONDS: Final = 1.0
 CONDITION_SECONDS: Final = 1.0
 SWEEP_PAUSE_SECONDS: Final = 0.001
 """Between two steps of a sweep, so that lookups get the locks of parts."""
+SECRETS_SECONDS: Final = 3600.0
+"""Between two looks for secrets that no server needs."""
 FOLLOW_SECONDS: Final = 1.0
 FOLLOW_PAUSE_SECONDS: Final = 0.5
 """Between two waits for changes of the state, so that one that is changed all the time costs little."""
@@ -173,6 +175,7 @@ class Coordinator:
         self._thread("leadership", lambda: self.leadership.run(self._stopping))
         self._loop("quotas", FOLLOW_PAUSE_SECONDS, lambda: self.quotas.follow(FOLLOW_SECONDS))
         self._loop("health", settings.health_check_interval, self._look_for_silent)
+        self._loop("secrets", SECRETS_SECONDS, lambda: self.registry.forget_absent(self.leadership.is_leader))
         self._loop("listing", settings.resync_poll_interval, self.listing.look)
         self._loop("eviction", settings.eviction_check_interval, self._evict)
         self._loop("conditions", CONDITION_SECONDS, self.conditions.look)

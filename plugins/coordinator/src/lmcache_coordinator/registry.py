@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,15 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core import Clock
 from lmcache_fleet.http_connection import HttpConnection
 from lmcache_fleet.messages import PROOF_PATH, SECRET_BYTES, proof_of
-from lmcache_fleet.state import CoordinatorState
+from lmcache_fleet.state import CoordinatorState, StateConflictError, StateUnavailableError
+
+logger = logging.getLogger(__name__)
 
 SECRETS: Final = "secret/"
 """Prefix of keys in the state."""
+ABSENT_SECONDS: Final = 3 * 86_400.0
+"""For which the secret of a server that has not left is kept: a weekend for which it is switched off.  By default each start
+has an id of its own, so that most of those that were killed never come back."""
 INSTANCES_MAX: Final = 10_000
 PROOF_SECONDS: Final = 2.0
 """For a connection to a server that is to prove who it is, and for its answer."""
@@ -28,7 +34,7 @@ class UnknownInstanceError(LMCacheError):
 
 
 class InstanceTakenError(LMCacheError):
-    """The id is bound to a secret that the caller does not have."""
+    """The id is another server's: the caller does not have its secret, or it is live."""
 
 
 class TooManyInstancesError(LMCacheError):
@@ -59,6 +65,9 @@ class Instance(msgspec.Struct, frozen=True):
     """Wall clock, seconds."""
     heartbeat: float
     """Monotonic, seconds: when it was last heard from."""
+    proves: Registration
+    """Where it is asked for a proof: what it said when it was last known to be the one that has the id.  An id without a secret
+    may be registered by others meanwhile."""
 
 
 def is_poster(instance: Instance) -> bool:
@@ -91,6 +100,8 @@ class Registry:
         self._secrets = {key.removeprefix(SECRETS): entry.value for key, entry in state.read(SECRETS).entries.items()}
         self._bound_until = clock.monotonic() + timeout_seconds
         """Until then, instances that a coordinator before this one knew may be alive: their ids are not given to others."""
+        self._absent: dict[str, float] = {}
+        """Of ids with a secret that are not live: since when, as far as is known here."""
         self._removed: dict[str, float] = {}
         """Until when the ids of removed ones are not given to others."""
         self.timed_out = 0
@@ -102,15 +113,15 @@ class Registry:
         was not brought: the one that was brought, where it has the length of one, so that a server that registers at
         several coordinators has one for all of them.
 
-        A live id that is bound to another secret is given to the server that answers at the registered address, if it proves
-        that it has the secret which was brought: it has started again there.  This waits for its answer.
+        A live id that is bound to another secret, or to none, is bound to the one that was brought where the server that
+        answers at the registered address proves that it has it: it has started again there.  This waits for its answer.
 
         Raises InstanceTakenError, TooManyInstancesError, StateUnavailableError."""
         before = self.find(instance_id)
         try:
             return self._register(instance_id, says, secret, wants_secret, None)
         except InstanceTakenError:
-            if before is None or not secret or not self._proves(before.says, secret):
+            if before is None or not secret or not self._proves(before.proves, secret):
                 raise
         return self._register(instance_id, says, secret, wants_secret, before)
 
@@ -139,12 +150,14 @@ class Registry:
                 before = self._instances.get(instance_id)
                 is_full = before is None and len(self._instances) >= INSTANCES_MAX
             now = self._clock.monotonic()
+            is_live = before is not None and before is not gone and now - before.heartbeat < self._timeout
             is_kept = gone is None and (now < self._bound_until or now < self._removed.get(instance_id, now))
-            may_live = before is not gone or is_kept
-            if instance_id in self._secrets and not brings and may_live:
+            is_bound = instance_id in self._secrets
+            if not brings and ((is_bound and (is_live or is_kept)) or (wants_secret and is_live)):
                 raise InstanceTakenError(
-                    f"instance '{instance_id}' is bound to a secret that this request does not bring; use another "
-                    f"--instance-id, or wait {self._timeout:.0f} s after the end of the other one"
+                    f"instance '{instance_id}' is {'bound' if is_bound else 'live, and not bound'} to a secret that this "
+                    "request does not bring; use another --instance-id, or wait "
+                    f"{self._timeout:.0f} s after the end of the other one"
                 )
             if is_full:
                 raise TooManyInstancesError(f"{INSTANCES_MAX} instances have registered, which is the most")
@@ -157,7 +170,13 @@ class Registry:
                     self._secrets[instance_id] = made
                 elif not brings:
                     self._secrets.pop(instance_id, None)
-                self._instances[instance_id] = Instance(instance_id, says, self._clock.wall_ns() / 1e9, now)
+                self._instances[instance_id] = Instance(
+                    instance_id,
+                    says,
+                    self._clock.wall_ns() / 1e9,
+                    now,
+                    before.proves if before is not None and is_live and not brings else says,
+                )
             self._joined(instance_id, says.incarnation)
         return before is not None, made
 
@@ -180,12 +199,48 @@ class Registry:
         self._check(instance_id, secret)
 
     def leave(self, instance_id: str, secret: bytes | None) -> None:
-        """Raises UnknownInstanceError, InstanceTakenError."""
+        """Anybody may have its id then.  Raises UnknownInstanceError, InstanceTakenError."""
         self._check(instance_id, secret)
         with self._lock:
             if self._instances.pop(instance_id, None) is None:
                 raise UnknownInstanceError(f"instance '{instance_id}' is not registered")
+            known = self._secrets.get(instance_id)
         self._gone(instance_id)
+        if known is not None:
+            try:
+                self._unbind(instance_id, known)
+            except StateUnavailableError as error:
+                logger.debug("secret is removed later instance=%s error=%s", instance_id, error)
+
+    def forget_absent(self, is_leader: bool) -> None:
+        """Secrets of servers that have not come back for ABSENT_SECONDS are removed, where this coordinator leads; and take in
+        which secrets there are.  Raises StateUnavailableError."""
+        now = self._clock.monotonic()
+        with self._registering:
+            entries = self._state.read(SECRETS).entries
+            with self._lock:
+                kept = {name: value for name, value in self._secrets.items() if name in self._instances}
+                read = {key.removeprefix(SECRETS): entry.value for key, entry in entries.items()}
+                absent = {name: value for name, value in read.items() if name not in self._instances}
+                self._secrets = {**kept, **read}
+        self._absent = {name: self._absent.get(name, now) for name in absent}
+        for name, since in self._absent.items():
+            if is_leader and now - since >= ABSENT_SECONDS and self.find(name) is None:
+                self._unbind(name, absent[name])
+
+    def _unbind(self, instance_id: str, secret: bytes) -> None:
+        """Remove this secret, and none that it has got since from another coordinator.  Raises StateUnavailableError."""
+        key = SECRETS + instance_id
+        with self._registering:
+            entry = self._state.read(key).entries.get(key)
+            if entry is not None and entry.value == secret:
+                try:
+                    self._state.write(key, None, entry.revision)
+                except StateConflictError:
+                    return
+            with self._lock:
+                if self._secrets.get(instance_id) == secret:
+                    del self._secrets[instance_id]
 
     def remove(self, instance_id: str) -> None:
         """An operator takes it out.  One that lives registers again; its id is kept for its secret as long as a silent one
@@ -229,10 +284,12 @@ class Registry:
         """Another coordinator may have bound the id, or freed it."""
         entry = self._state.read(SECRETS + instance_id).entries.get(SECRETS + instance_id)
         with self._lock:
-            if entry is None:
-                self._secrets.pop(instance_id, None)
-            else:
+            if entry is not None:
                 self._secrets[instance_id] = entry.value
+            elif (
+                instance_id not in self._instances
+            ):  # one that has left another coordinator is bound here until it has left
+                self._secrets.pop(instance_id, None)
 
     def _check(self, instance_id: str, secret: bytes | None) -> None:
         if instance_id in self._secrets and not self._brings(instance_id, secret):

@@ -1,6 +1,7 @@
 """A coordinator's state in Redis or Valkey: one server, or a master that sentinels name.
 
-Entries are the fields of one hash, `REVISION:value`; a counter is the revision of the whole.  Scripts make each call one step.
+Entries are the fields of one hash, `REVISION:value`, with their keys in a sorted set beside it, so that those of a prefix are
+read without the others; a counter is the revision of the whole.  Scripts make each call one step.
 A fail-over may lose what was acknowledged shortly before, because replicas follow later: the README says what that means.
 """
 
@@ -25,7 +26,25 @@ ANSWER_SECONDS: Final = 3.0
 SENTINEL_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.5
 
-_READ: Final = "return {redis.call('GET', KEYS[2]) or '0', redis.call('HGETALL', KEYS[1])}"
+_INDEXED: Final = """
+if redis.call('HLEN', KEYS[1]) ~= redis.call('ZCARD', KEYS[3]) then
+    redis.call('DEL', KEYS[3])
+    for _, key in ipairs(redis.call('HKEYS', KEYS[1])) do redis.call('ZADD', KEYS[3], 0, key) end
+end
+"""
+"""Goes before what follows, for entries from before there was the set."""
+_READ: Final = """
+local found = {redis.call('GET', KEYS[2]) or '0'}
+for _, key in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], ARGV[1], ARGV[2])) do
+    local entry = redis.call('HGET', KEYS[1], key)
+    if entry then
+        found[#found + 1] = key
+        found[#found + 1] = entry
+    end
+end
+return found
+"""
+"""The first and the last key.  Returns the revision of the whole, and keys with their entries."""
 _WRITE: Final = """
 local old = redis.call('HGET', KEYS[1], ARGV[1])
 local now = old and string.match(old, '^%d+') or '0'
@@ -33,7 +52,9 @@ if ARGV[2] ~= '' and ARGV[2] ~= now then return 0 end
 local new = redis.call('INCR', KEYS[2])
 if ARGV[3] == '' then
     redis.call('HDEL', KEYS[1], ARGV[1])
+    redis.call('ZREM', KEYS[3], ARGV[1])
 else
+    redis.call('ZADD', KEYS[3], 0, ARGV[1])
     redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', new) .. ARGV[3])
 end
 return new
@@ -104,24 +125,25 @@ class RedisState(CoordinatorState):
             self._redis = redis.Redis.from_url(settings.address, **options)
             self._where = parts.netloc.rpartition("@")[2]
         prefix = settings.prefix
-        self._entries, self._revision, self._leases = (f"{prefix}entries", f"{prefix}revision", f"{prefix}lease:")
+        self._keys = [f"{prefix}entries", f"{prefix}revision", f"{prefix}keys"]
+        self._leases = f"{prefix}lease:"
         self._lock = threading.Lock()  # guards what follows
         self._server: tuple[bytes, float] = (b"", 0.0)
         """The server that answers about leases, and since when."""
 
     def read(self, prefix: str) -> Reading:
-        revision, fields = self._run(_READ, [self._entries, self._revision])
+        first, end = b"[" + prefix.encode(), b"(" + prefix.encode() + b"\xff"  # no key has that byte
+        revision, *fields = self._run(_INDEXED + _READ, self._keys, first, end)
         entries = {}
         for key, field in zip(fields[::2], fields[1::2], strict=True):
-            if (name := key.decode()).startswith(prefix):
-                number, _, value = field.partition(b":")
-                entries[name] = Versioned(value, int(number))
+            number, _, value = field.partition(b":")
+            entries[key.decode()] = Versioned(value, int(number))
         return Reading(int(revision), entries)
 
     def write(self, key: str, value: bytes | None, revision: int | None = None) -> int:
         expected = "" if revision is None else str(revision)
         content = b"" if value is None else b":" + value
-        new = int(self._run(_WRITE, [self._entries, self._revision], key, expected, content))
+        new = int(self._run(_INDEXED + _WRITE, self._keys, key, expected, content))
         if not new:
             raise StateConflictError(f"'{key}' was changed by another writer; try again")
         return new
@@ -154,7 +176,7 @@ class RedisState(CoordinatorState):
             sentinel.close()
 
     def _now(self) -> int:
-        return int(self._run("return redis.call('GET', KEYS[1]) or '0'", [self._revision]))
+        return int(self._run("return redis.call('GET', KEYS[1]) or '0'", self._keys[1:2]))
 
     def _run(self, script: str, keys: list[str], *arguments: Any) -> Any:
         try:

@@ -18,6 +18,7 @@ from lmcache_coordinator.routes.members import member_routes
 from lmcache_coordinator.routes.pins import pin_routes
 from lmcache_coordinator.routes.prefixes import prefix_routes
 from lmcache_coordinator.routes.quotas import quota_routes
+from lmcache_coordinator.routes.requests import StateCalls
 from lmcache_http.openapi import ApiAbout
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ ABOUT: Final = ApiAbout("LMCache coordinator", __version__, "The coordinator of 
 
 
 def coordinator_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
+    states = StateCalls()
     return [
-        *instance_routes(coordinator),
-        *quota_routes(coordinator),
+        *instance_routes(coordinator, states),
+        *quota_routes(coordinator, states),
         *event_routes(coordinator),
         *member_routes(coordinator),
         *directory_routes(coordinator),
         *prefix_routes(coordinator),
-        *pin_routes(coordinator),
+        *pin_routes(coordinator, states),
         *dashboard_routes(coordinator),
     ]

@@ -7,15 +7,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar import Request, Response, delete, get, post, put
-from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
 from lmcache_coordinator.metrics import TEXT, exposition
 from lmcache_coordinator.models import Healthy, Heartbeat, InstanceEntry, Instances, Register, Registered
-from lmcache_coordinator.registry import InstanceTakenError, Registration, TooManyInstancesError, UnknownInstanceError
-from lmcache_coordinator.routes.requests import ID, MEMBERS, UNKNOWN, Callers, call
+from lmcache_coordinator.registry import InstanceTakenError, Registration, Registry, UnknownInstanceError
+from lmcache_coordinator.routes.requests import ID, MEMBERS, UNKNOWN, Callers, StateCalls, call
 from lmcache_fleet.messages import L1
-from lmcache_fleet.state import StateUnavailableError
 from lmcache_http.models import Answer
 from lmcache_http.openapi import Operation
 from lmcache_http.problem import ProblemError
@@ -24,7 +22,7 @@ from lmcache_http.reading import path_part, read_body
 if TYPE_CHECKING:
     from lmcache_coordinator.coordinator import Coordinator
 
-_TAKEN: Final = {409: "the id is bound to another server's secret"}
+_TAKEN: Final = {409: "the id is another server's"}
 
 
 class Module(Answer):
@@ -54,7 +52,7 @@ class AllUsage(Answer):
     shared_modules: list[Module]
 
 
-def instance_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
+def instance_routes(coordinator: Coordinator, states: StateCalls) -> Sequence[BaseRouteHandler]:
     registry = coordinator.registry
     callers = Callers(coordinator.settings.tls_bind_identity)
 
@@ -101,12 +99,7 @@ def instance_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
             metadata=asked.metadata,
             incarnation=asked.incarnation,
         )
-        try:
-            known, made = await sync_to_thread(registry.register, asked.instance_id, says, secret, asked.secret)
-        except InstanceTakenError as error:
-            raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
-        except (TooManyInstancesError, StateUnavailableError) as error:
-            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        known, made = await states.call(_register, registry, asked.instance_id, says, secret, asked.secret)
         await call(coordinator.families.heard, asked.instance_id, asked.chunk_tokens, asked.chain, asked.test_vector)
         return Registered(
             instance_id=asked.instance_id, re_registered=known, secret=made.hex() if made else None
@@ -128,7 +121,7 @@ def instance_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
     )
     async def leave(request: Request[Any, Any, Any]) -> None:
         name = path_part(request)
-        await call(registry.leave, name, callers.secret(request, name))
+        await states.call(registry.leave, name, callers.secret(request, name))
 
     @get("/instances/usage", operation=Operation("What every server has.", AllUsage, tag="instances"))
     async def usage() -> dict[str, Any]:
@@ -148,6 +141,13 @@ def instance_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
         raise ProblemError(HTTPStatus.NOT_FOUND, str(UnknownInstanceError(f"instance '{name}' is not registered")))
 
     return healthz, metrics, instances, register, heartbeat, leave, usage, usage_of_one
+
+
+def _register(registry: Registry, *asked: Any) -> tuple[bool, bytes | None]:
+    try:
+        return registry.register(*asked)
+    except InstanceTakenError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
 
 
 def _all_usage(coordinator: Coordinator) -> AllUsage:

@@ -11,7 +11,7 @@ from litestar.handlers import BaseRouteHandler
 from pydantic import ConfigDict, Field
 
 from lmcache_coordinator.routes.directory import BODY_BYTES_MAX, KEYS_MAX
-from lmcache_coordinator.routes.requests import call, salt_of
+from lmcache_coordinator.routes.requests import StateCalls, call, salt_of
 from lmcache_coordinator.routing import PROMPT_TOKENS_MAX
 from lmcache_http.models import Answer, QueryParameters, RequestBody
 from lmcache_http.openapi import Operation
@@ -58,7 +58,7 @@ class Pinned(Answer):
     pins: list[PinEntry]
 
 
-def pin_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
+def pin_routes(coordinator: Coordinator, states: StateCalls) -> Sequence[BaseRouteHandler]:
     @post(
         "/cache/pins",
         status_code=HTTPStatus.OK,
@@ -81,13 +81,13 @@ def pin_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
         asked = await read_body(request, PinQuestion)
         salt = salt_of(asked.cache_salt) if asked.cache_salt else ""
         hashes = await call(coordinator.router.hashes_of_prompt, asked.model_name, salt, asked.token_ids)
-        affected = await call(coordinator.pins.change, asked.model_name, salt, hashes, by)
+        affected = await states.call(coordinator.pins.change, asked.model_name, salt, hashes, by)
         return PinAnswer(requested=len(hashes), affected=affected, status="ok").model_dump()
 
     @get("/cache/pins", operation=Operation("Every pinned chunk.", Pinned, query=PinsQuery, tag="pins"))
     async def pins(request: Request[Any, Any, Any]) -> dict[str, Any]:
         query = read_query(request, PinsQuery)
-        await call(coordinator.pins.refresh)
+        await states.call(coordinator.pins.refresh)
         counts = list((await call(coordinator.pins.counts)).items())
         rows = [
             PinEntry(

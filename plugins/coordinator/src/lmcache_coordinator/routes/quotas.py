@@ -11,7 +11,7 @@ from litestar.handlers import BaseRouteHandler
 from pydantic import ConfigDict, Field
 
 from lmcache_coordinator.models import GIB, LIMIT_GB_MAX, AllSalts, QuotaAnswer, SaltStatus, gigabytes
-from lmcache_coordinator.routes.requests import NO_STATE, SALT, call, salt_in_path
+from lmcache_coordinator.routes.requests import NO_STATE, SALT, StateCalls, salt_in_path
 from lmcache_core import salt_text
 from lmcache_http.models import Answer, RequestBody
 from lmcache_http.openapi import Operation
@@ -43,7 +43,7 @@ class SetConfig(RequestBody):
     tier: Literal["l2"] = "l2"
 
 
-def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
+def quota_routes(coordinator: Coordinator, states: StateCalls) -> Sequence[BaseRouteHandler]:
     quotas = coordinator.quotas
 
     @put(
@@ -55,7 +55,7 @@ def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
     async def set_quota(request: Request[Any, Any, Any]) -> dict[str, Any]:
         salt = salt_in_path(request)
         limit_gb = (await read_body(request, SetQuota)).limit_gb
-        await call(quotas.set, salt, round(limit_gb * GIB))
+        await states.call(quotas.set, salt, round(limit_gb * GIB))
         return QuotaAnswer(cache_salt=salt_text(salt), limit_gb=limit_gb, status="ok").model_dump()
 
     @delete(
@@ -65,7 +65,7 @@ def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
     )
     async def delete_quota(request: Request[Any, Any, Any]) -> dict[str, Any]:
         name = salt_text(salt := salt_in_path(request))
-        if not await call(quotas.remove, salt):
+        if not await states.call(quotas.remove, salt):
             raise ProblemError(
                 HTTPStatus.NOT_FOUND, f"cache salt '{name}' has no quota; GET /l2/status lists those that do"
             )
@@ -76,7 +76,7 @@ def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
         operation=Operation("Use and quota of every salt.", AllSalts, refusals=NO_STATE, tag="quotas"),
     )
     async def all_salts() -> dict[str, Any]:
-        answer: AllSalts = await call(coordinator.all_salts)
+        answer: AllSalts = await states.call(coordinator.all_salts)
         return answer.model_dump()
 
     @get(
@@ -84,7 +84,7 @@ def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
         operation=Operation("Use and quota of one salt.", SaltStatus, path=SALT, refusals=NO_STATE, tag="quotas"),
     )
     async def one_salt(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        answer: SaltStatus = await call(coordinator.salt_status, salt_in_path(request))
+        answer: SaltStatus = await states.call(coordinator.salt_status, salt_in_path(request))
         return answer.model_dump()
 
     @get(
@@ -92,7 +92,7 @@ def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
         operation=Operation("The quota of salts that have none.", QuotaConfig, refusals=NO_STATE, tag="quotas"),
     )
     async def config() -> dict[str, Any]:
-        default = (await call(quotas.read)).default_bytes
+        default = (await states.call(quotas.read)).default_bytes
         return QuotaConfig(default_limit_gb=None if default is None else gigabytes(default)).model_dump()
 
     @put(
@@ -107,7 +107,7 @@ def quota_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
     )
     async def set_config(request: Request[Any, Any, Any]) -> dict[str, Any]:
         default_gb = (await read_body(request, SetConfig)).default_limit_gb
-        await call(quotas.set_default, None if default_gb is None else round(default_gb * GIB))
+        await states.call(quotas.set_default, None if default_gb is None else round(default_gb * GIB))
         return QuotaConfig(default_limit_gb=default_gb).model_dump()
 
     return set_quota, delete_quota, all_salts, one_salt, config, set_config

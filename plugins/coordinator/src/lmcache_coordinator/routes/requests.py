@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from lmcache_coordinator.registry import InstanceTakenError, TooManyInstancesErr
 from lmcache_core import parse_salt
 from lmcache_fleet.messages import SECRET_HEADER
 from lmcache_fleet.placements import TooManyOwnersError
-from lmcache_fleet.state import StateConflictError, StateUnavailableError
+from lmcache_fleet.state import CALL_SECONDS, StateConflictError, StateUnavailableError
 from lmcache_http.access import client_names
 from lmcache_http.problem import ProblemError
 from lmcache_http.reading import path_part
@@ -37,6 +38,31 @@ STATUS: Final = {
     StateUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     ProtocolError: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
+
+
+STATE_CALLS: Final = 4
+"""That may wait for the state at a time, on threads that all calls share: pages of members are taken in on the others."""
+
+
+class StateCalls:
+    """Calls that ask the state, and may wait for it for seconds each.  Of one event loop."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(STATE_CALLS)
+
+    async def call(self, function: Any, *arguments: Any) -> Any:
+        """As `call`.  One that has waited for its turn for as long as a state may take is refused: its caller has given up."""
+        try:
+            await asyncio.wait_for(self._room.acquire(), CALL_SECONDS)
+        except TimeoutError:
+            raise ProblemError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "other requests wait for the state that --state names; see whether it answers",
+            ) from None
+        try:
+            return await call(function, *arguments)
+        finally:
+            self._room.release()
 
 
 async def call(function: Any, *arguments: Any) -> Any:
