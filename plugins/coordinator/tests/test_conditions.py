@@ -12,6 +12,7 @@ from lmcache_coordinator import spaces
 from lmcache_coordinator.coordinator import Coordinator
 from lmcache_coordinator.dashboard import conditions, instance_details, snapshot
 from lmcache_coordinator.models import CacheEvent, EventKey
+from lmcache_coordinator.posted_events import REPEATS_MIN, Taken
 from lmcache_coordinator.registry import InstanceTakenError, Registration, UnknownInstanceError
 from lmcache_coordinator.settings import read_settings
 from lmcache_coordinator.states.sqlite import SqliteState
@@ -161,6 +162,29 @@ def test_gaps_of_posted_events_are_shown(coordinator: Coordinator, names: Callab
     assert "posted_events_lost" not in names()
     coordinator.posted.take("stock", 3, [event])
     assert "posted_events_lost" in names()
+
+
+def test_a_poster_that_started_again_and_counts_from_1_is_not_silent(
+    coordinator: Coordinator, names: Callable[[], set[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that does not register, and says no incarnation: its batches are taken for old ones."""
+    for seq in range(1, 20):
+        coordinator.posted.take("stock", seq, [])
+    for seq in range(1, REPEATS_MIN):
+        assert coordinator.posted.take("stock", seq, []) is Taken.DUPLICATE
+    assert "posted_events_lost" not in names(), "some are sent twice"
+    coordinator.posted.take("stock", REPEATS_MIN, [])
+    assert "posted_events_lost" in names(), "and a server that has registered is asked for a listing"
+    assert f"{REPEATS_MIN} batches in a row" in caplog.text
+    assert "instance=stock" in caplog.text
+    assert coordinator.posted.rows == 1
+    for _ in range(2 * REPEATS_MIN):
+        coordinator.posted.take("stock", 1, [])
+    assert coordinator.posted.rows == 2, "it is listed again, at growing distances"
+    coordinator.posted.take("stock", 20, [])
+    for seq in range(1, REPEATS_MIN):
+        coordinator.posted.take("stock", seq, [])
+    assert coordinator.posted.rows == 2
 
 
 def test_objects_that_no_member_deletes_are_shown(coordinator: Coordinator, names: Callable[[], set[str]]) -> None:

@@ -178,7 +178,8 @@ class Conditions:
             yield Condition(
                 "posted_events_lost",
                 Severity.INFO,
-                "batches of POST /l2/events are missing, or shared L2 was not listed: usage may be wrong until it is",
+                "batches of POST /l2/events are missing, or not recorded because their numbers came before, or shared L2 was "
+                "not listed: usage may be wrong until it is",
                 "If this stays, see whether a server that posts has registered its admin port and --member-token-file has its "
                 "token; or let servers join with lmcache-fleet-member, which sends again what was lost.",
                 "posted events",

@@ -46,11 +46,15 @@ class HttpListing:
     @property
     def is_missing(self) -> bool:
         """Were batches lost, or did the first listing fail, and no listing has made up for it?  Any thread."""
-        return self._posted.gaps > self._covered
+        return self._missing > self._covered
+
+    @property
+    def _missing(self) -> int:
+        return self._posted.gaps + self._posted.rows
 
     def look(self) -> None:
         """Lists, if something is missing and a server can be asked."""
-        now, gaps = self._clock.monotonic(), self._posted.gaps
+        now, gaps = self._clock.monotonic(), self._missing
         self._at_start = self._at_start and now < self._waits_until
         servers = [each for each in self._registry.live() if is_poster(each)]
         if not servers or now < self._retry_at or not (self._at_start or self.is_missing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from enum import Enum
@@ -11,6 +12,8 @@ from lmcache_coordinator.models import CacheEvent, EventKey
 from lmcache_coordinator.usage import Backend, SharedUsage
 from lmcache_core import HashChain, KeySpace, ObjectKey
 
+logger = logging.getLogger(__name__)
+
 BACKEND: Final = Backend("", "")
 """These servers do not name one: all have the same."""
 _HASH_BYTES: Final = 32
@@ -19,6 +22,8 @@ _LAYOUT_BYTES: Final = 16
 INSTANCES_MAX: Final = 10_000
 
 
+REPEATS_MIN: Final = 8
+"""Batches in a row that came before, from which on a server is taken to have started again, and to count from 1."""
 STARTS_MAX: Final = 16
 """Earlier starts of an instance that are remembered."""
 
@@ -38,6 +43,9 @@ class _Position:
         self.incarnation = incarnation
         self.last: int | None = None
         self.before: list[str] = []
+        self.repeats = 0
+        """Batches in a row that came before."""
+        self.warn_at = REPEATS_MIN
 
 
 class PostedEvents:
@@ -49,6 +57,8 @@ class PostedEvents:
         self._positions: dict[str, _Position] = {}
         self.gaps = 0
         """Batches in front of which others are missing."""
+        self.rows = 0
+        """Of batches that came before, too long for messages that were sent twice."""
         self.batches = 0
         self.events = 0
 
@@ -66,14 +76,30 @@ class PostedEvents:
                 position.before = [*position.before, position.incarnation][-STARTS_MAX:]
                 position.incarnation, position.last = incarnation, None
             if position.last is not None and seq <= position.last:
+                self._repeated(instance, position)
                 return Taken.DUPLICATE
             self.gaps += position.last is not None and seq > position.last + 1
-            position.last = seq
+            position.last, position.repeats, position.warn_at = seq, 0, REPEATS_MIN
             self.batches += 1
             self.events += len(events)
             for event in events:
                 self._apply(event)
         return Taken.APPLIED
+
+    def _repeated(self, instance: str, position: _Position) -> None:
+        """Many in a row are new ones of a server that did not say that it has started again: a listing finds what they say."""
+        position.repeats += 1
+        if position.repeats < position.warn_at:
+            return
+        position.warn_at *= 2
+        self.rows += 1
+        logger.warning(
+            "%d batches in a row came before, and were not recorded; a server that starts again is to register, or to say "
+            "another incarnation instance=%s last_seq=%s",
+            position.repeats,
+            instance,
+            position.last,
+        )
 
     def forget(self, instance: str) -> None:
         """It starts anew, and so do its numbers."""
