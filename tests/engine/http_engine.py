@@ -24,8 +24,6 @@ ANSWER_SECONDS: Final = 120.0
 
 class Answered(NamedTuple):
     tokens: tuple[int, ...]
-    computed: int
-    """Of the prompt, by the engine that answered."""
     first_seconds: float
     params: Mapping[str, Any]
 
@@ -48,7 +46,7 @@ class HttpEngine:
             "--skip-tokenizer-init",
         ]
         command += ["--dtype", "float32", "--block-size", str(BLOCK_TOKENS), "--no-enable-prefix-caching"]
-        command += ["--enable-prompt-tokens-details", "--max-model-len", "8448", "--enforce-eager"]
+        command += ["--max-model-len", "8448", "--enforce-eager"]
         command += ["--max-num-batched-tokens", str(STEP_TOKENS)]
         command += ["--hf-overrides", json.dumps({"max_position_embeddings": 8448})]
         if transfer:
@@ -84,10 +82,18 @@ class HttpEngine:
 
     def used_blocks(self) -> float:
         """Share of its KV memory."""
+        return self._metric("vllm:kv_cache_usage_perc")
+
+    def computed_tokens(self) -> int:
+        """Of all prompts so far, by this engine itself.  (The usage in an answer behind a proxy is that of the engine that
+        prefilled.)"""
+        return int(self._metric("vllm:prompt_tokens_by_source_total", 'source="local_compute"'))
+
+    def _metric(self, name: str, label: str = "") -> float:
         for line in request(self.port, "GET", "/metrics")[1].decode().splitlines():
-            if line.startswith("vllm:kv_cache_usage_perc"):
+            if line.startswith(name) and label in line:
                 return float(line.rpartition(" ")[2])
-        raise ChildError("vLLM does not say how many blocks are used")
+        raise ChildError(f"vLLM has no metric {name}")
 
 
 def is_up(port: int) -> bool:
@@ -115,9 +121,7 @@ def ask(
         "model": "m", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
         "return_token_ids": True, "stream": params is None, "detokenize": False,
     }  # fmt: skip
-    if params is None:
-        body["stream_options"] = {"include_usage": True}
-    else:
+    if params is not None:
         body["kv_transfer_params"] = dict(params)
     start = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
@@ -140,6 +144,4 @@ def ask(
     if any("error" in part for part in parts):
         raise ChildError(str(parts[-1])[:300])
     ids = tuple(token for part in parts for choice in part["choices"] for token in choice.get("token_ids") or ())
-    usage = next(part["usage"] for part in reversed(parts) if part.get("usage"))
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Answered(ids, usage["prompt_tokens"] - cached, first, parts[-1].get("kv_transfer_params") or {})
+    return Answered(ids, first, parts[-1].get("kv_transfer_params") or {})

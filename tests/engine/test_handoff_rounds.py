@@ -130,7 +130,6 @@ class Client(threading.Thread):
                     self.wrong.append(f"{len(prompt)} tokens: {error}")
                 continue
             self.counts["right" if answer.tokens == tokens else "wrong"] += 1
-            self.counts["cached" if answer.computed < len(prompt) else "computed"] += 1
             if answer.tokens != tokens:
                 self.wrong.append(f"{len(prompt)} tokens: {answer.tokens} in place of {tokens}")
 
@@ -165,5 +164,4 @@ def test_what_dies_costs_time_and_no_answer(
     record_property("counts", dict(counts))
     assert not [each for client in clients for each in client.wrong]
     assert counts["right"] > 0
-    assert counts["cached"] > 0
     assert handed > 0, "the directory alone gave decode what it has"
