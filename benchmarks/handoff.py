@@ -47,6 +47,7 @@ class Way:
 
     def __init__(self, name: str, folder: Path, nixl_path: str, stack: ExitStack) -> None:
         self.name = name
+        self._servers: list[ServerProcess] = []
         if name == "ours":
             self.engines = self._ours(folder, stack)
         else:
@@ -79,6 +80,7 @@ class Way:
                 str(HANDOFF_SECONDS),
             ]
             server = stack.enter_context(ServerProcess(options, folder / f"{name}-server.log"))
+            self._servers.append(server)
             extra = {"lmcache.host": "tcp://127.0.0.1", "lmcache.port": server.port, "lmcache.pd_role": role}
             transfer = {
                 "kv_connector": "LMCacheNodeConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
@@ -118,6 +120,13 @@ class Way:
                     raise
             time.sleep(0.1)
 
+    def clear(self) -> None:
+        """What an earlier mode has left in the servers."""
+        for server in self._servers:
+            code, body = request(server.http_port, "POST", "/cache/clear")
+            if code != 200:
+                raise ChildError(f"a server was not cleared: {code} {body[:300]!r}")
+
     def free_after(self) -> float:
         """Seconds until the prefill engine has no block in use."""
         start = time.monotonic()
@@ -135,6 +144,7 @@ def measure(way: Way, asked: Sequence[Sequence[int]], truth: Sequence[Answered])
     for mode, port in way.proxies.items():
         answers, free, computed = [], [], []
         decode = way.engines[1]
+        way.clear()
         for prompt in asked:
             before = decode.computed_tokens()
             try:
