@@ -223,3 +223,20 @@ def test_a_command_has_few_keys() -> None:
     site.interval()
     assert sorted(map(keys, site.commands("one"))) == [1, COMMAND_KEYS_MAX]
     assert COMMAND_KEYS_MAX == 5000
+
+
+def test_after_a_lost_state_quotas_come_back_one_by_one_and_tenants_lose_nothing() -> None:
+    """As docs/operate/fleet.md says: who has no quota yet is exempt."""
+    site = Site("one")
+    for salt in ("a", "b", "c"):
+        site.store("one", salt, 0, 10)
+    site.interval()
+    site.coordinator.quotas.set_default(None)
+    for salt in ("a", "b"):
+        site.quota(**{salt: 10})
+        site.interval()
+        assert site.obey("one") == 0
+    site.coordinator.quotas.set_default(0)
+    site.interval()
+    site.obey("one")
+    assert site.objects() == {"a": 10, "b": 10}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -204,6 +205,27 @@ def test_newer_names_mean_the_same(coordinator: CoordinatorProcess) -> None:
     assert coordinator.ask("POST", "/events", {"batches": [batch(2, "store"), batch(0, "store")]}).status == 422
 
 
+def victims(coordinator: CoordinatorProcess) -> set[bytes]:
+    """What one is to delete, as soon as that is something."""
+    for _ in range(200):
+        reply = decode_reply(coordinator.ask("POST", "/fleet/heartbeat/one").body)
+        deletes = b"".join(each.hashes for each in reply.commands if isinstance(each, DeleteKeys))
+        if deletes:
+            return {deletes[at : at + HASH_BYTES] for at in range(0, len(deletes), HASH_BYTES)}
+        time.sleep(0.1)  # until an interval has passed
+    raise AssertionError("nothing is evicted")
+
+
+@pytest.mark.parametrize(("policy", "goes"), [("LRU", 0), ("MRU", 3)])
+def test_the_policy_that_is_named_says_what_goes_first(tmp_path: Path, policy: str, goes: int) -> None:
+    with CoordinatorProcess(tmp_path, "--eviction-check-interval", "0.2", "--eviction-policy", policy) as coordinator:
+        one = Poster(coordinator, "one")
+        for number in range(4):
+            one.send("redis", stored(number, number + 1), shared=True)
+        coordinator.ask("PUT", "/l2/quota/a", {"limit_gb": 3000 / GIB})
+        assert victims(coordinator) == {hashes(goes, goes + 1)}
+
+
 def test_pinned_prompts_are_never_victims(coordinator: CoordinatorProcess) -> None:
     one = Poster(coordinator, "one")
     one.send("redis", stored(0, 4), shared=True)
@@ -223,16 +245,7 @@ def test_pinned_prompts_are_never_victims(coordinator: CoordinatorProcess) -> No
         time.sleep(0.1)  # until the lease of the one that was killed has ended
     coordinator.ask("PUT", "/l2/quota/a", {"limit_gb": 0})
     again.send("redis", stored(0, 4), shared=True)
-    victims: set[bytes] = set()
-    for _ in range(200):
-        reply = decode_reply(coordinator.ask("POST", "/fleet/heartbeat/one").body)
-        for command in reply.commands:
-            if isinstance(command, DeleteKeys):
-                victims |= {command.hashes[at : at + HASH_BYTES] for at in range(0, len(command.hashes), HASH_BYTES)}
-        if victims:
-            break
-        time.sleep(0.1)  # until an interval has passed
-    assert victims == {hashes(2, 3), hashes(3, 4)}
+    assert victims(coordinator) == {hashes(2, 3), hashes(3, 4)}
     coordinator.ask("DELETE", "/cache/pins", pinned)
     assert coordinator.ask("DELETE", "/cache/pins", pinned).body["affected"] == 2
     assert coordinator.ask("DELETE", "/cache/pins", pinned).body["affected"] == 0

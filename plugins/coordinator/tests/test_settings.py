@@ -72,6 +72,17 @@ def test_help_has_every_flag_with_its_default() -> None:
         assert f"(default: {default:g})" if isinstance(default, float) else f"(default: {default})" in text
 
 
+def test_a_policy_that_is_not_installed_ends_the_start_with_those_that_are(tmp_path: Path) -> None:
+    state = tmp_path / "state.db"
+    command = [sys.executable, "-m", "lmcache_core", "coordinator", "--state", str(state), "--eviction-policy", "Nope"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.USAGE
+    assert "--eviction-policy: " in done.stderr
+    assert "no eviction policy is called 'Nope'. Installed: " in done.stderr
+    assert "LRU (lmcache-core" in done.stderr
+    assert not state.exists()
+
+
 def test_a_port_in_use_is_named_by_its_flag(tmp_path: Path) -> None:
     with CoordinatorProcess(tmp_path) as coordinator:
         again = [sys.executable, "-m", "lmcache_core", "coordinator", *coordinator.flags]

@@ -30,7 +30,7 @@ class TestMemory(CoordinatorStateSuite):
 def test_a_lease_ends_with_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, after: float
 ) -> None:
-    """Its clock begins anew, or the file is on another machine: then no process holds what would end later than a lease lasts."""
+    """Its clock begins anew, or the file is on another machine: a lease that ends later than one lasts is free then."""
     now = before
     monkeypatch.setattr("time.monotonic", lambda: now)
     state = SqliteState(str(tmp_path / "state.db"))

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_coordinator.coordinator import Coordinator
 from lmcache_coordinator.settings import is_loopback, parser, read_settings, view_settings
 from lmcache_coordinator.views import Views, installed
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POLICY: Final = "LRU"
 FILES: Final = 256
 """Beside connections."""
 SWITCH_SECONDS: Final = 0.0005
@@ -50,12 +50,16 @@ def run(arguments: Sequence[str], context: CommandContext) -> int:
     names = [offer.name for offer in installed(context.plugins)]
     views = Views.open(context.plugins, view_settings(settings, names))
     tokens = Tokens(settings.token_file, scopes=tuple(Scope), flag="--token-file") if settings.token_file else None
-    state = open_state(settings.state, context.plugins)
 
     def new_policy() -> EvictionPolicy:
-        policy: EvictionPolicy = context.plugins.open("eviction_policy", POLICY, {})
+        policy: EvictionPolicy = context.plugins.open("eviction_policy", settings.eviction_policy, {})
         return policy
 
+    try:
+        new_policy()
+    except ConfigError as error:
+        raise ConfigError(f"--eviction-policy: {error}") from None
+    state = open_state(settings.state, context.plugins)
     coordinator = Coordinator(settings, state, new_policy, SystemClock(), views)
     calls = PluginCalls()
     app = _app(coordinator, tokens, calls)

@@ -127,7 +127,8 @@ class Conditions:
                 "no_quota_was_set",
                 Severity.INFO,
                 "no quota and no default was ever set, or the state that had them was lost: nothing is evicted",
-                "Set one: `lmcache quota set`, or --default-quota-gb.",
+                "Set one: `lmcache quota set`, or --default-quota-gb. Where the state was lost, first exempt salts without a "
+                'quota, or they lose everything: PUT /quota/config with {"default_limit_gb": null}.',
                 "quotas",
             )
         elif self._coordinator.registry.live() and not usage.by_salt() and not self._coordinator.journals.backends():

@@ -57,6 +57,9 @@ class CoordinatorSettings(BaseSettings):
         "live",
         description="freeze: a server refuses stores while it sends everything it has; live: it goes on, with the same result.",
     )
+    eviction_policy: str = Field(
+        "LRU", min_length=1, description="Which objects of a salt go first: the name of an installed eviction policy."
+    )
     default_quota_gb: Annotated[str, AfterValidator(_gigabytes)] = Field(
         "0", description="GiB of shared L2 that a salt without a quota may use; none: as much as there is."
     )
@@ -102,6 +105,7 @@ _METAVARS: Final = {
     "GIB": ("gb",),
     "SHARE": ("ratio", "watermark"),
     "MODE": ("mode",),
+    "NAME": ("policy",),
 }
 """By the last word of a setting's name; others are numbers."""
 _ALIASES: Final = {"blend_chunk_size": ["--chunk-size"], "sync_mode": ["--coordinator-sync-mode"]}
