@@ -240,7 +240,7 @@ def main() -> None:
 
 
 def lookup(hashes: bytes) -> bytes:
-    return request("POST", "/fleet/lookup", msgspec.msgpack.encode({"space": SPACE, "hashes": hashes}))
+    return request("POST", "/fleet/lookup", msgspec.msgpack.encode({"parts": [[SPACE, hashes]]}))
 
 
 def by_hash(hashes: bytes) -> bytes:

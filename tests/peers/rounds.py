@@ -24,6 +24,8 @@ from tests.remote.tcp_proxy import CutAfter, Delay, Fault, Nothing, Refuse, Rese
 LEASE_SECONDS: Final = 2.0
 LOOKUP_SECONDS: Final = 3.0
 """In which the server answers a lookup, with all that it reads for it."""
+PEER_SECONDS: Final = 1.0
+"""In which peers do: `--p2p-lookup-timeout`.  A lookup that finds nothing there takes no longer."""
 MARGIN_SECONDS: Final = 0.5
 USED_AGAIN_SECONDS: Final = 5.0
 STANDSTILL_SECONDS: Final = 0.5
@@ -72,7 +74,8 @@ class Site:
         (folder / "data").mkdir()
         (folder / "data" / "sitecustomize.py").write_text(DATA_PORT.format(shown=self.bytes.port, own=data))
         options = [
-            *("--p2p-transfer-engine", engine, "--lookup-timeout-seconds", str(LOOKUP_SECONDS)),
+            *("--p2p-transfer-engine", engine, "--p2p-lookup-timeout", str(PEER_SECONDS)),
+            *("--lookup-timeout-seconds", str(LOOKUP_SECONDS)),
             *("--offer-settings", f'{{"service:p2p": {{"lease_seconds": {LEASE_SECONDS}}}}}'),
         ]
         path = os.pathsep.join(filter(None, (str(folder / "data"), os.environ.get("PYTHONPATH"))))
@@ -208,7 +211,13 @@ class Site:
         def look_up() -> None:
             nonlocal hits
             with self.reader.engine(timeout_seconds=LOOKUP_SECONDS + MARGIN_SECONDS) as engine:
+                before, started = self._found_at_peers(is_excused), time.monotonic()
                 hits = engine.lookup(tokens)
+                taken = time.monotonic() - started
+                if before == self._found_at_peers(is_excused):
+                    self.counts["without peers"] += 1
+                    if taken > PEER_SECONDS + MARGIN_SECONDS and not self._standstills.one_since(started):
+                        self.failures.append(f"a lookup that found nothing at peers took {taken:.2f} s")
                 found = engine.retrieve(tokens, end=hits * engine.chunk_tokens) if hits else []
                 if found is not None and found != [engine.content(tokens, chunk) for chunk in range(hits)]:
                     self.failures.append("a wrong byte")
@@ -221,6 +230,10 @@ class Site:
             self._in_time(look_up)
         self.counts["hits" if hits else "misses"] += 1
         return hits
+
+    def _found_at_peers(self, is_excused: bool) -> object:
+        """Objects that lookups have found there.  Another answer each time from a server that may not answer."""
+        return object() if is_excused else self.reader.status()["reader"]["counts"].get("hit", 0)
 
     def _in_time(self, work: Callable[[], None]) -> None:
         started = time.monotonic()

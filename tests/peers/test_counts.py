@@ -161,7 +161,7 @@ def test_the_coordinator_hears_what_was_found(fleet: Fleet) -> None:
     _, two = fleet.servers
     assert look_up(two, prompt(9, 1)) == 0
     said = fleet.coordinator.ask("GET", "/metrics").body.decode()
-    for name, parts in (("asked", ("leased", "stale")), ("stale", ("stale",))):
+    for name, parts in (("asked", ("leased", "stale")), ("stale", ("stale", "damaged"))):
         assert f'peers_{name}_total{{instance="s0"}} {sum(count(two, each) for each in parts)}\n' in said
 
 

@@ -232,7 +232,7 @@ def test_every_socket_of_the_project_is_opened_in_one_place() -> None:
         "libs/client/src/lmcache_client/sockets.py": ["socket"],
         "plugins/p2p/src/lmcache_p2p/owner.py": ["socket"],
         "plugins/p2p/src/lmcache_p2p/peer.py": ["import zmq.asyncio"],
-        "plugins/p2p/src/lmcache_p2p/reader.py": ["import zmq.asyncio"],
+        "plugins/p2p/src/lmcache_p2p/lessee.py": ["import zmq.asyncio"],
     }
 
 

@@ -16,14 +16,14 @@ from litestar import Litestar
 
 from lmcache_client.errors import ConfigError
 from lmcache_coordinator.settings import read_settings, view_settings
-from lmcache_fleet.messages import JournalPage, Lookup, encode
+from lmcache_fleet.messages import JournalPage, KeysOf, Lookup, encode
 from lmcache_http.server import HttpServer, TlsFiles
 from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
 from plugins.coordinator.tests.test_routes import SPACE
 
 TOKENS = {"reader": "read", "server": "member", "operator": "full", "old": ""}
 PAGE = encode(JournalPage(instance="x", incarnation="1", source="l1", first=0))
-LOOKUP = encode(Lookup(SPACE.tail, bytes(32)))
+LOOKUP = encode(Lookup((KeysOf(SPACE.tail, bytes(32)),)))
 REQUESTS: list[tuple[str, str, Any, set[str]]] = [
     # what is asked, and with which scopes beside full
     ("GET", "/instances", None, {"read"}),

@@ -110,7 +110,7 @@ def test_a_refused_page_changes_nothing(frames: list[bytes]) -> None:
             assert type(refused) in STATUS, "every error has its status"
             assert len(str(refused)) < 1000
             assert known(coordinator) == before
-        coordinator.lookup(decode_lookup(msgspec.msgpack.encode({"space": SPACES[0], "hashes": bytes(HASH_BYTES)})))
+        coordinator.lookup(decode_lookup(msgspec.msgpack.encode({"parts": [[SPACES[0], bytes(HASH_BYTES)]]})))
 
 
 @settings(max_examples=200, deadline=None)

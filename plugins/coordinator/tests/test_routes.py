@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lmcache_fleet.messages import (
     PAGE_KEYS_MAX,
     DeleteKeys,
     JournalPage,
+    KeysOf,
     Kind,
     Lookup,
     Run,
@@ -118,12 +120,16 @@ def test_routers_and_peers_find_prompts(coordinator: CoordinatorProcess) -> None
         assert coordinator.ask("POST", "/query", wrong).status == 422, wrong
     assert coordinator.ask("POST", "/query_by_hash", {**by_hash, "seq_hashes": ["ab"]}).status == 422
 
-    reply = coordinator.ask("POST", "/fleet/lookup", encode(Lookup(SPACE.tail, HASHES)))
+    # Another space comes first and has nothing; the keys of all parts are counted through.
+    parts = (KeysOf(replace(SPACE, object_group=1).tail, HASHES[: 2 * HASH_BYTES]), KeysOf(SPACE.tail, HASHES))
+    reply = coordinator.ask("POST", "/fleet/lookup", encode(Lookup(parts)))
     found = decode_lookup_reply(reply.body)
     ends, places = memoryview(found.ends).cast("I").tolist(), memoryview(found.places).cast("H").tolist()
     cuts = zip([0, *ends], ends, strict=False)
     owners = [{(found.owners[p].instance, found.owners[p].source) for p in places[a:b]} for a, b in cuts]
     assert owners == [
+        set(),
+        set(),
         {("one", "l1"), ("two", "disk")},
         {("one", "l1"), ("two", "l1")},
         {("two", "l1")},
@@ -131,8 +137,17 @@ def test_routers_and_peers_find_prompts(coordinator: CoordinatorProcess) -> None
     ]
     address = next(each for each in found.owners if each.instance == "two")
     assert (address.ip, address.mq_port, address.p2p_advertised_url) == ("10.0.0.7", 5555, "tcp://10.0.0.8:1")
-    for bad in (b"", b"\x92", msgspec.msgpack.encode({"space": b"", "hashes": b""}), encode(Lookup(SPACE.tail, b"x"))):
+    half = KeysOf(SPACE.tail, bytes((PAGE_KEYS_MAX // 2 + 1) * HASH_BYTES))
+    for bad in (
+        b"",
+        b"\x92",
+        msgspec.msgpack.encode({"parts": [[b"", b""]]}),
+        encode(Lookup((KeysOf(SPACE.tail, b"x"),))),
+        encode(Lookup((half, half))),
+    ):
         assert coordinator.ask("POST", "/fleet/lookup", bad).status == 422
+    assert coordinator.ask("POST", "/fleet/lookup", encode(Lookup((half,)))).status == 200
+    assert coordinator.ask("POST", "/fleet/lookup", encode(Lookup(()))).status == 200
 
     question = {"model_name": "llama", "token_ids": TOKENS, "cache_salt": "a", "world_size": 1}
     answer = coordinator.ask("POST", "/directory/lookup", question).body

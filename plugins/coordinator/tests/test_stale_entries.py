@@ -26,6 +26,7 @@ from lmcache_fleet.messages import (
     Found,
     FullSync,
     JournalPage,
+    KeysOf,
     Kind,
     Lookup,
     Page,
@@ -53,7 +54,7 @@ def made(clock: FakeClock) -> Coordinator:
 
 def ask(coordinator: Coordinator, *found: Found) -> set[int]:
     """The keys for which the directory names an owner."""
-    body = encode(Lookup(SPACE.tail, b"".join(map(hash_of, range(KEYS))), found))
+    body = encode(Lookup((KeysOf(SPACE.tail, b"".join(map(hash_of, range(KEYS)))),), found))
     reply = coordinator.lookup(decode_lookup(body))
     ends = list(memoryview(reply.ends).cast("I"))
     return {key for key in range(KEYS) if ends[key] > ([0, *ends][key])}
@@ -225,6 +226,8 @@ def test_few_objects_say_nothing(coordinator: Coordinator) -> None:
 def test_counts_end_with_the_server(coordinator: Coordinator) -> None:
     ask(coordinator, Found(NAME, 10, 20), Found(NAME, 10, 1), Found("unknown", 5, 5))
     assert coordinator.stale.totals() == {NAME: (20, 11)}, "more than were asked for cannot be missing"
+    ask(coordinator, Found(NAME, 0, 1))
+    assert coordinator.stale.totals() == {NAME: (20, 12)}, "read, and damaged"
     coordinator.registry.leave(NAME, None)
     assert coordinator.stale.totals() == {}
 

@@ -23,7 +23,7 @@ from lmcache_coordinator.states.sqlite import SqliteState
 from lmcache_coordinator.views import Views
 from lmcache_core import SystemClock
 from lmcache_core.builtin.lru import LeastRecentlyUsed
-from lmcache_fleet.messages import JournalPage, Lookup, Page, encode
+from lmcache_fleet.messages import JournalPage, KeysOf, Lookup, Page, encode
 from lmcache_fleet.state import CoordinatorState, Reading
 from lmcache_fleet.view import CoordinatorView
 from lmcache_http.plugin_calls import PluginCalls
@@ -107,7 +107,7 @@ def test_pages_that_wait_for_a_view_delay_no_answer() -> None:
         for _ in range(PAGES_AT_ONCE):
             assert view.entered.acquire(timeout=SECONDS)
         assert ask("/healthz", method="GET") == 200
-        assert ask("/fleet/lookup", encode(Lookup(SPACE.tail, bytes(32)))) == 200
+        assert ask("/fleet/lookup", encode(Lookup((KeysOf(SPACE.tail, bytes(32)),)))) == 200
         assert ask("/query", msgspec.json.encode({"model": "llama", "token_ids": TOKENS})) == 200
         assert ask(f"/fleet/heartbeat/m{MEMBERS - 1}") == 200
         assert not view.entered.acquire(blocking=False), "no more pages than that are in work"
@@ -127,7 +127,7 @@ def test_a_lock_that_a_thread_has_delays_no_other_answer() -> None:
                 pool.submit(ask, "/fleet/heartbeat/m1"),
                 pool.submit(ask, "/query", msgspec.json.encode({"model": "llama", "token_ids": TOKENS})),
             ]
-            assert ask("/fleet/lookup", encode(Lookup(SPACE.tail, bytes(32)))) == 200
+            assert ask("/fleet/lookup", encode(Lookup((KeysOf(SPACE.tail, bytes(32)),)))) == 200
             assert not any(each.done() for each in waiting)
         assert [each.result(SECONDS) for each in waiting] == [200] * 3
 

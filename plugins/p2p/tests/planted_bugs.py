@@ -22,7 +22,7 @@ class Bug(NamedTuple):
     """File and test, in this folder."""
 
 
-READER, TRANSFERS, PEER = "reader", "transfers", "peer"
+READER, LESSEE, TRANSFERS, PEER = "reader", "lessee", "transfers", "peer"
 OWNER, LEASES, TCP = "owner", "leases", "tcp_server"
 HONEST = "test_misbehaving_owners.py::test_one_that_does_everything_right"
 CHECK = "check(item.buffer.view, item.key, digest, at_most=item.buffer.at_most).outcome"
@@ -56,17 +56,17 @@ BUGS: Final = (
         "live[-1].lease.pins += 0",
         "test_routes.py::test_buffers_are_given_back_when_the_channel_has_released_them",
     ),
-    Bug("a lease is ended twice", READER, "if lease.pins == 0:", "if lease.pins <= 1:", HONEST),
+    Bug("a lease is ended twice", LESSEE, "if lease.pins == 0:", "if lease.pins <= 1:", HONEST),
     Bug(
         "a lease is not ended",
-        READER,
+        LESSEE,
         "await lease.peer.ask(END, lease.number, seconds=self._settings.lookup_timeout)",
         "pass",
         HONEST,
     ),
     Bug(
         "a lease is not renewed",
-        READER,
+        LESSEE,
         "            await asyncio.sleep(period)",
         "            return",
         "test_misbehaving_owners.py::test_a_lease_is_renewed_as_long_as_it_is_pinned",

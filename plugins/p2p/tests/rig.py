@@ -190,6 +190,10 @@ class FakeDirectory(Directory):
         self.asked += 1
         return [self.members] * len(keys)
 
+    def found_there(self) -> list[tuple[str, int, int]]:
+        """What the next question would say: of each peer, how many were asked for and not there."""
+        return [(found.instance, found.asked, found.stale) for found in self._found]
+
 
 def assert_equations(name: str, counts: Mapping[str, float]) -> None:
     """Those of docs/operate/counts.md, of what a reader counts of one peer."""
@@ -202,14 +206,20 @@ def assert_equations(name: str, counts: Mapping[str, float]) -> None:
 class ReaderRig:
     """A reader of these owners, with memory of its own."""
 
-    def __init__(self, *owners: ScriptedOwner, channels: Openers = TCP, **settings: Any) -> None:
+    def __init__(
+        self, *owners: ScriptedOwner, channels: Openers = TCP, directory: Directory | None = None, **settings: Any
+    ) -> None:
+        """`directory`: in place of one that says that all of these have everything."""
         self.memory = BorrowedMemory(16 << 20, shared="shm" in channels)
         self.channels = {name: opened(self.memory, "reader") for name, opened in channels.items()}
         self.directory = FakeDirectory(*(owner.member for owner in owners))
         values = {"advertise_url": "tcp://127.0.0.1:1", "listen_url": "tcp://127.0.0.1:1", "lookup_timeout": 0.5}
         made = PeerSettings.model_validate({**values, **settings})
         about = msgspec.structs.replace(ABOUT, lease_seconds=made.lease_seconds)
-        self.reader = Reader(self.directory, self.channels, about, KeyPair.new(), made, SystemClock())
+        named = {owner.name: owner.member for owner in owners}.get
+        self.reader = Reader(
+            directory or self.directory, self.channels, about, KeyPair.new(), made, SystemClock(), named
+        )
         self._thread = threading.Thread(target=self.reader.run, daemon=True)
         self.reported: dict[int, Outcome] = {}
 
@@ -247,6 +257,9 @@ class ReaderRig:
 
     def unpin(self, *numbers: int) -> None:
         self.reader.loop.call_soon_threadsafe(self.reader.unpin, [key_of(number) for number in numbers])
+
+    def reject(self, number: int) -> None:
+        self.reader.loop.call_soon_threadsafe(self.reader.lessee.reject, key_of(number), None)
 
     def counts(self, name: str = "owner") -> dict[str, Any]:
         said: dict[str, Any] = self.reader.status()["peers"][name]

@@ -28,7 +28,7 @@ def rig(owner: ScriptedOwner) -> Iterator[ReaderRig]:
 
 
 def peer_of(rig: ReaderRig) -> Peer:
-    (peer,) = rig.reader._peers.values()
+    (peer,) = rig.reader.peers
     return peer
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from lmcache_core import TransferChannel
 from lmcache_devkit.borrowed_memory import BorrowedMemory
+from lmcache_p2p import lessee as lessee_module
 from lmcache_p2p import peer as peer_module
 from lmcache_p2p.tls import new_certificate
 from plugins.p2p.tests.rig import shm, tcp
@@ -35,6 +36,7 @@ def test_no_fault_brings_a_wrong_byte(
     opener: Opener, faults: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(peer_module, "DAMAGED_MAX", 1 << 40)  # the peer is asked on
+    monkeypatch.setattr(lessee_module, "REJECTED_SECONDS", 0.0)
     with Site(opener, seed=1) as site:
         site.run(faults)
     print(request.node.name, sum(site.counts.values()), dict(sorted(site.counts.items())))

@@ -209,7 +209,7 @@ class Site:
 
     def _reconnect(self) -> None:
         """A new session for the next job."""
-        (peer,) = self.rig.reader._peers.values()
+        (peer,) = self.rig.reader.peers
         self.rig.reader.loop.call_soon_threadsafe(peer.failed, "a new session", 0.0)
 
     def _some(self) -> list[int]:
@@ -301,7 +301,7 @@ class Site:
     def _forged_secret(self) -> Iterator[Faults]:
         """The reader brings the secret of a lease that there is not."""
         self._lookup()
-        for lease in self.rig.reader._leases:
+        for lease in self.rig.reader.lessee.leases:
             lease.number += 1_000_000
         yield Faults(dict.fromkeys(range(OBJECTS), "forged_secret"))
 

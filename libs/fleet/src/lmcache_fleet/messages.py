@@ -188,16 +188,27 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
     asked: Number
     """Keys."""
     stale: Number
-    """Those of them that were not there, or not given."""
+    """Those of them, or of what was said before, that were not there, not given, or given wrong."""
 
 
-class Lookup(msgspec.Struct, frozen=True):
-    """Who has these keys of one space?"""
+class KeysOf(msgspec.Struct, frozen=True, array_like=True):
+    """Some keys of one space."""
 
     space: SpaceBytes
     hashes: Annotated[bytes, Meta(max_length=PAGE_KEYS_MAX * HASH_BYTES)]
+    """Chunk hashes, one behind the other."""
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """Who has these keys?  At most PAGE_KEYS_MAX of them."""
+
+    parts: Annotated[tuple[KeysOf, ...], Meta(max_length=SPACES_MAX)]
     found: Annotated[tuple[Found, ...], Meta(max_length=FOUND_MAX)] = ()
     """Of answers to earlier lookups.  A hint."""
+
+    @property
+    def keys(self) -> int:
+        return sum(len(part.hashes) for part in self.parts) // HASH_BYTES
 
 
 class KeyOwner(msgspec.Struct, frozen=True):
@@ -213,7 +224,8 @@ class KeyOwner(msgspec.Struct, frozen=True):
 
 
 class LookupReply(msgspec.Struct, frozen=True):
-    """The owners of key i are those whose index is in `places` from ends[i - 1] to ends[i].  A hint: readers verify keys."""
+    """The owners of key i, counted through all parts, are those whose index is in `places` from ends[i - 1] to ends[i].  A
+    hint: readers verify keys."""
 
     owners: tuple[KeyOwner, ...]
     ends: bytes
@@ -287,9 +299,12 @@ def decode_lookup(data: bytes) -> Lookup:
         asked = _LOOKUP.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a lookup: {error}") from None
-    if len(asked.hashes) % HASH_BYTES:
-        raise ProtocolError(f"a lookup with {len(asked.hashes)} bytes of hashes, not a multiple of {HASH_BYTES}")
-    parse_canonical(bytes(HASH_BYTES) + asked.space)
+    for part in asked.parts:
+        if len(part.hashes) % HASH_BYTES:
+            raise ProtocolError(f"a lookup with {len(part.hashes)} bytes of hashes, not a multiple of {HASH_BYTES}")
+        parse_canonical(bytes(HASH_BYTES) + part.space)
+    if asked.keys > PAGE_KEYS_MAX:
+        raise ProtocolError(f"a lookup of {asked.keys} keys; at most {PAGE_KEYS_MAX} are answered")
     return asked
 
 

@@ -133,12 +133,12 @@ class Coordinator:
         for each in asked.found:
             if self.registry.find(each.instance) is not None:
                 self.stale.heard(each.instance, each.asked, each.stale)
-        found_ends, owners = self.placements.find(space_number(asked.space), asked.hashes)
+        found = [self.placements.find(space_number(part.space), part.hashes) for part in asked.parts]
         indices: dict[Location, int] = {}
         key_owners = list[KeyOwner]()
         numbers: dict[int, int] = {}
         """By owner: its index in the reply.  Owners that are not there are not registered."""
-        for owner in set(owners):
+        for owner in {owner for _, owners in found for owner in owners}:
             location = self.placements.location(owner)
             if location is None or (instance := self.registry.find(location.instance)) is None:
                 continue
@@ -146,9 +146,10 @@ class Coordinator:
             if len(indices) > len(key_owners):
                 key_owners.append(_key_owner(location, instance.says))
         ends, places = array("I"), array("H")
-        for begin, end in pairwise((0, *found_ends)):
-            places.extend({numbers[owner] for owner in owners[begin:end] if owner in numbers})
-            ends.append(len(places))
+        for found_ends, owners in found:
+            for begin, end in pairwise((0, *found_ends)):
+                places.extend({numbers[owner] for owner in owners[begin:end] if owner in numbers})
+                ends.append(len(places))
         return LookupReply(tuple(key_owners), ends.tobytes(), places.tobytes())
 
     def _commands(self, instance: str) -> tuple[Command, ...]:

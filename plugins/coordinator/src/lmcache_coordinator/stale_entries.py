@@ -21,13 +21,13 @@ SYNC_SECONDS: Final = 600.0
 
 
 class Share(NamedTuple):
-    """Objects that peers have asked a server for, and those of them that it did not lease."""
+    """Objects that peers have asked a server for, and those of them that it did not lease, or whose bytes were wrong."""
 
     asked: int = 0
     stale: int = 0
 
     def with_more(self, asked: int, stale: int) -> Share:
-        return Share(self.asked + asked, self.stale + min(stale, asked))
+        return Share(self.asked + asked, min(self.stale + stale, self.asked + asked))
 
     @property
     def is_high(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from lmcache_core import (
     AdapterContext,
@@ -24,9 +24,6 @@ from lmcache_core import (
 )
 from lmcache_p2p.reader import READERS, Reader
 
-REJECTED_MAX: Final = 4096
-"""Keys that are not offered again.  Beyond, the oldest is: a peer may have got a good one since."""
-
 
 class PeerAdapter(L2Adapter):
     """The service has the reader; until it has started, and after it was closed, there is nothing."""
@@ -38,8 +35,6 @@ class PeerAdapter(L2Adapter):
         self._queue = CompletionQueue()
         self._jobs = JobTable(self._queue)
         self._faults = FaultLog(context.logger, context.clock, f"adapter={context.name}")
-        self._rejected: dict[ObjectKey, None] = {}
-        """In the order in which they came.  Belongs to the reader's thread."""
         self._closed = False
 
     def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
@@ -49,7 +44,7 @@ class PeerAdapter(L2Adapter):
             for place in range(len(keys)):  # at once: without a coordinator, peers cost lookups nothing
                 self._jobs.settle(job, place, Outcome.MISSING)
         else:
-            self._start(job, lambda reader: self._lookup(reader, keys), len(keys))
+            self._start(job, lambda reader: reader.lookup(keys), len(keys))
         return job.id
 
     def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
@@ -71,14 +66,8 @@ class PeerAdapter(L2Adapter):
         self._call(lambda reader: reader.unpin(keys))
 
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
-        """No lookup finds it any more.  The reader has counted it."""
-
-        def remember(_: Reader) -> None:
-            self._rejected[key] = None
-            if len(self._rejected) > REJECTED_MAX:
-                del self._rejected[next(iter(self._rejected))]
-
-        self._call(remember)
+        """The reader does not ask those for it that have sent it, for a while."""
+        self._call(lambda reader: reader.lessee.reject(key, None))
 
     def completions(self) -> CompletionQueue:
         return self._queue
@@ -100,11 +89,6 @@ class PeerAdapter(L2Adapter):
             self._jobs.settle(job, place, Outcome.FAILED if self._closed else Outcome.REJECTED)
         return job.id
 
-    async def _lookup(self, reader: Reader, keys: Sequence[ObjectKey]) -> list[Outcome]:
-        rejected = self._rejected.keys() & keys
-        found = iter(await reader.lookup([key for key in keys if key not in rejected]))
-        return [Outcome.MISSING if key in rejected else next(found) for key in keys]
-
     def _call(self, function: Callable[[Reader], None]) -> bool:
         """On the reader's thread.  False where there is none."""
         reader = READERS.get(self._context.boot_id)
@@ -117,7 +101,7 @@ class PeerAdapter(L2Adapter):
 
     def _start(self, job: Job, work: Callable[[Reader], Coroutine[Any, Any, list[Outcome]]], size: int) -> None:
         def begin(reader: Reader) -> None:
-            reader.keep(reader.loop.create_task(self._finish(job, work(reader), size)))
+            reader.keep(self._finish(job, work(reader), size))
 
         if self._closed or not self._call(begin):
             for place in range(size):

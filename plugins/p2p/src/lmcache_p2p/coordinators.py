@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,6 +20,7 @@ from lmcache_fleet.messages import (
     L1,
     PAGE_KEYS_MAX,
     Found,
+    KeysOf,
     Lookup,
     LookupReply,
     decode_lookup_reply,
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 DIRECTORY_SHARE: Final = 0.25
 """Of the time that peers have to answer a lookup: what a silent coordinator costs one."""
 QUIET_SECONDS: Final = (1.0, 2.0, 5.0, 10.0)
-"""How long it is not asked afterwards, by failures in a row."""
+"""Between two probes of a directory that is silent, by failures in a row."""
 HINTS_MAX: Final = 1 << 18
 """Chunks that are remembered with the peer that hands them over."""
 MSGPACK: Final = {"Content-Type": "application/msgpack"}
@@ -57,10 +58,10 @@ class Directory:
 
     def __init__(self, connections: Sequence[HttpConnection], own: str) -> None:
         """`own`: this server's name, whose entries are left out."""
-        self._connections = connections
+        self._connections = list(connections)
         self._own = own
         self._failures = 0
-        self._quiet_until = 0.0
+        self._is_quiet = False
         self._found = deque[Found](maxlen=FOUND_MAX)
         self.asked = 0
 
@@ -71,48 +72,63 @@ class Directory:
 
     @property
     def is_quiet(self) -> bool:
-        """Any thread: nothing is asked now, because no coordinator has answered."""
-        return time.monotonic() < self._quiet_until
+        """Any thread: no coordinator has answered, in time, and none has since."""
+        return self._is_quiet
+
+    @property
+    def pause_seconds(self) -> float:
+        """Any thread: while it is quiet, until the next probe."""
+        return QUIET_SECONDS[min(max(self._failures - 1, 0), len(QUIET_SECONDS) - 1)]
+
+    def is_late(self) -> None:
+        """Any thread: a question was not answered in time."""
+        if not self._is_quiet:
+            logger.warning("directory of peers does not answer in time, and lookups go without it")
+        self._is_quiet = True
+
+    def probe(self) -> None:
+        """See whether a coordinator answers again."""
+        self._ask(Lookup(()))
 
     def owners(self, keys: Sequence[ObjectKey]) -> list[tuple[Member, ...]]:
         """Of each key, those that are said to have it in L1.  Empty while no coordinator answers."""
         found: list[tuple[Member, ...]] = [()] * len(keys)
         if self.is_quiet:
             return found
-        by_space: dict[KeySpace, list[int]] = {}
-        for place, key in enumerate(keys):
-            by_space.setdefault(key.space, []).append(place)
-        for space, places in by_space.items():
-            for begin in range(0, len(places), PAGE_KEYS_MAX):
-                part = places[begin : begin + PAGE_KEYS_MAX]
-                hashes = b"".join([keys[place].chunk_hash for place in part])
-                found_before = tuple(self._found.popleft() for _ in range(len(self._found)))
-                reply = self._ask(Lookup(space.tail, hashes, found_before))
-                if reply is None:
-                    return found
-                for place, members in zip(part, self._members(reply), strict=False):
-                    found[place] = members
+        for begin in range(0, len(keys), PAGE_KEYS_MAX):
+            by_space: dict[KeySpace, list[int]] = {}
+            for place in range(begin, min(begin + PAGE_KEYS_MAX, len(keys))):
+                by_space.setdefault(keys[place].space, []).append(place)
+            parts = [
+                KeysOf(space.tail, b"".join([keys[place].chunk_hash for place in places]))
+                for space, places in by_space.items()
+            ]
+            reply = self._ask(Lookup(tuple(parts), tuple(self._found.popleft() for _ in range(len(self._found)))))
+            if reply is None:
+                return found
+            for place, members in zip(chain.from_iterable(by_space.values()), self._members(reply), strict=False):
+                found[place] = members
         return found
 
     def _ask(self, asked: Lookup) -> LookupReply | None:
         error: LMCacheError | None = None
         body = encode(asked)
-        for connection in self._connections:
+        for connection in list(self._connections):
             try:
                 self.asked += 1
                 reply = decode_lookup_reply(connection.ask("POST", "/fleet/lookup", body, MSGPACK).body)
             except LMCacheError as failure:
                 error = failure
+                self._connections.append(self._connections.pop(0))  # another one is asked first from now on
                 continue
-            if self._failures:
+            if self._is_quiet:
                 logger.info("directory of peers answers again url=%s", connection.url)
-            self._failures = 0
+            self._failures, self._is_quiet = 0, False
             return reply
-        quiet = QUIET_SECONDS[min(self._failures, len(QUIET_SECONDS) - 1)]
-        if not self._failures:
-            logger.warning("directory of peers does not answer, and is not asked for %.0f s error=%s", quiet, error)
+        if not self._is_quiet:
+            logger.warning("directory of peers does not answer, and lookups go without it error=%s", error)
         self._failures += 1
-        self._quiet_until = time.monotonic() + quiet
+        self._is_quiet = True
         return None
 
     def _members(self, reply: LookupReply) -> list[tuple[Member, ...]]:
@@ -154,6 +170,12 @@ class Hints:
         while self._peers and (len(self._peers) > HINTS_MAX or next(iter(self._peers.values()))[1] < now):
             self._peers.popitem(last=False)
 
+    def end(self, keys: Sequence[ObjectKey], instance: str) -> None:
+        """This peer has them no more."""
+        for key in keys:
+            if self._peers.get(key.chunk_hash, ("",))[0] == instance:
+                del self._peers[key.chunk_hash]
+
     def peer_of(self, key: ObjectKey) -> str:
         """Its name; empty: none hands this chunk over."""
         instance, until = self._peers.get(key.chunk_hash, ("", 0.0))
@@ -187,13 +209,13 @@ class Members:
         self._by_key: Mapping[bytes, Member] = {}
         self._heard_at = time.monotonic()
         self._asked_at = 0.0
-        self._left: Callable[[frozenset[bytes]], None] = lambda keys: None
+        self._left: list[Callable[[frozenset[bytes]], None]] = []
         self.why = ""
         """Why the last question was not answered; empty: it was."""
 
     def on_leave(self, function: Callable[[frozenset[bytes]], None]) -> None:
-        """Call `function` with the keys that are members no more.  Set before `follow` runs."""
-        self._left = function
+        """Call `function` with the keys that are members no more.  Before `follow` runs."""
+        self._left.append(function)
 
     def name_of(self, key: bytes) -> str | None:
         """The member with this public key.  None: there is none, and the coordinator is asked soon."""
@@ -242,7 +264,8 @@ class Members:
             left = frozenset(self._by_key) - frozenset(by_key)
             self._by_key, self._heard_at, self.why = by_key, time.monotonic(), ""
             if left:
-                self._left(left)
+                for function in self._left:
+                    function(left)
             return
 
     def stop(self) -> None:

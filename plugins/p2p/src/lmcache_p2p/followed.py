@@ -96,7 +96,7 @@ class _Followed:
 
     async def _follow(self) -> None:
         """Until it is over, nothing is new for too long, or its prompt turns out to be another.  Raises PeerError."""
-        self._reader.hints.add(self._hashes, self._server, self._handoffs.seconds)
+        self._reader.hints.add(self._hashes[: max(0, self._known)], self._server, self._handoffs.seconds)
         known, seconds = self._known, 0.0 if self._known >= 0 else ROUND_SECONDS
         heard_at = awaited_at = time.monotonic()
         while True:
@@ -106,7 +106,7 @@ class _Followed:
                 awaited_at = now
             is_over = news.state not in (OPEN, UNKNOWN) or (news.state == UNKNOWN and known >= 0)
             is_first, seconds = seconds == 0.0, ROUND_SECONDS
-            if is_over or is_first or news.chunks > known:
+            if is_over or is_first or (news.state == OPEN and news.chunks > known):
                 heard_at = now
                 if not self._pull(max(0, known), news):
                     return
@@ -124,6 +124,7 @@ class _Followed:
         wanted = self._hashes[first : first + len(new)]
         alike = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(new, wanted, strict=False))))
         if alike:
+            self._reader.hints.add(wanted[:alike], self._server, self._handoffs.seconds)
             pull = f"{self._id}/{next(self._numbers)}"
             self._storage.lookup(LookupRequest(CONNECTION, pull, self._shards, wanted[:alike], 1))
             self._pulls.append(pull)

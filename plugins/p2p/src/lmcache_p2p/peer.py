@@ -55,15 +55,22 @@ class Peer:
         keys: KeyPair,
         about: Hello,
         channels: Mapping[str, TransferChannel],
+        hello_seconds: float,
     ) -> None:
-        """`channels`: those of this server, the one to take first comes first."""
+        """`channels`: those of this server, the one to take first comes first.  `hello_seconds`: for the answer to a hello."""
         self.member = member
         self._context, self._keys, self._about, self._channels = context, keys, about, channels
         self._socket: zmq.asyncio.Socket | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._answers: dict[bytes, asyncio.Future[list[bytes]]] = {}
+        self._hello_seconds = hello_seconds
         self._connecting: asyncio.Task[None] | None = None
+        self._connects_late = False
+        """A lookup has waited in vain for what is being connected now."""
+        self._is_closed = False
+        self._connection = 0
+        """Goes up with each that ends."""
         self._quiet_until = 0.0
         self._damaged: deque[float] = deque(maxlen=DAMAGED_MAX)
         self.session = b""
@@ -85,19 +92,35 @@ class Peer:
 
     @property
     def is_open(self) -> bool:
-        """May it be asked now?"""
-        return time.monotonic() >= self._quiet_until
+        """May it be asked now?  While it is being connected to, lookups wait until one has done so in vain."""
+        return not self._is_quiet and not self._connects_late
+
+    @property
+    def _is_quiet(self) -> bool:
+        return time.monotonic() < self._quiet_until
 
     async def connect(self, seconds: float) -> None:
-        """Say hello, unless that was answered before.  Raises PeerError."""
+        """Say hello and take a channel, unless that was done before.  Raises PeerError; also where it takes longer, and goes on
+        for who asks later."""
         if self.session:
             return
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._hello(seconds))
-        await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        if connecting is None or connecting.done():
+            connecting = self._connecting = asyncio.create_task(self._hello())
+            connecting.add_done_callback(self._has_connected)
+        done, _ = await asyncio.wait((connecting,), timeout=seconds)
+        if not done:
+            raise PeerError(f"peer {self.name}: it is not connected to yet")
+        connecting.result()
+
+    def is_late(self) -> None:
+        """A lookup has waited for it in vain."""
+        self._connects_late = self._connecting is not None and not self._connecting.done()
 
     async def ask(self, operation: Operation, *payload: Any, seconds: float) -> Any:
         """The answer.  Raises PeerError, and the peer is not asked for a while."""
+        if self._is_closed:
+            raise PeerError(f"peer {self.name}: it has left")
         codec = _CODECS[operation.name]
         number = next(self._numbers).to_bytes(8, "little")
         socket = self._opened()
@@ -120,7 +143,7 @@ class Peer:
 
     def failed(self, why: str, seconds: float = QUIET_SECONDS) -> PeerError:
         """It is not asked for this time, and connected to anew afterwards.  Returns the error to raise."""
-        if self.is_open:
+        if not self._is_quiet:
             logger.warning("a peer is not asked for %.0f s peer=%s reason=%s", seconds, self.name, why)
         self.counts["failed"] += 1
         self._quiet_until = max(self._quiet_until, time.monotonic() + seconds)
@@ -154,12 +177,18 @@ class Peer:
             logger.warning("transfer channel is left: its reads fail peer=%s name=%s", self.name, self.channel)
             route.close()
             try:
-                await self._take_channel(self.session)
+                await self._take_channel(self._connection)
             except PeerError:
                 return False
             return True
 
+    def close(self) -> None:
+        """For good."""
+        self._is_closed = True
+        self.disconnect()
+
     def disconnect(self) -> None:
+        self._connection += 1
         self.session, self.channel = b"", ""
         if self.route is not None:
             route, self.route = self.route, None
@@ -174,8 +203,9 @@ class Peer:
             if not answer.done():
                 answer.set_exception(PeerError(f"peer {self.name}: it was disconnected meanwhile"))
 
-    async def _hello(self, seconds: float) -> None:
-        says: Hello | None = await self.ask(HELLO, self._about, seconds=seconds)
+    async def _hello(self) -> None:
+        connection = self._connection
+        says: Hello | None = await self.ask(HELLO, self._about, seconds=self._hello_seconds)
         if says is None or says.refused or not says.secret:
             why = "no hello" if says is None else says.refused or "no secret"
             raise self.failed(f"it refuses this server: {why}", DAMAGED_QUIET_SECONDS)
@@ -188,11 +218,16 @@ class Peer:
         if self.boot_id and says.boot_id != self.boot_id:
             raise self.failed(f"boot_id is {says.boot_id[:64]} there and was {self.boot_id[:64]} before")
         self._untried = [(name, says.channels[name]) for name in self._channels if name in says.channels]
-        await self._take_channel(self.session)
+        await self._take_channel(connection)
         self.session, self.boot_id = says.secret, says.boot_id
 
-    async def _take_channel(self, session: bytes) -> None:
-        """The first of those that are left and can be connected to.  Raises PeerError; also where the session has ended
+    def _has_connected(self, connecting: asyncio.Task[None]) -> None:
+        self._connects_late = False
+        if not connecting.cancelled():
+            connecting.exception()  # it is raised in `connect`, if anything waits there
+
+    async def _take_channel(self, connection: int) -> None:
+        """The first of those that are left and can be connected to.  Raises PeerError; also where this connection has ended
         meanwhile."""
         loop = asyncio.get_running_loop()
         while self._untried:
@@ -202,9 +237,9 @@ class Peer:
             except LMCacheError as error:
                 logger.info("transfer channel is not used peer=%s name=%s reason=%s", self.name, name, error)
                 continue
-            if self.session != session:
+            if self._connection != connection:
                 route.close()
-                raise PeerError(f"peer {self.name}: its session has ended")
+                raise PeerError(f"peer {self.name}: it was disconnected meanwhile")
             self.route, self.channel, self._has_read = route, name, False
             logger.info("connected to a peer peer=%s channel=%s", self.name, name)
             return

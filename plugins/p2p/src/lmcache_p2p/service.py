@@ -94,6 +94,7 @@ class PeerService(Service):
         directory = Directory(self._connections(self._settings.lookup_timeout * DIRECTORY_SHARE), server.instance_id)
         named = self._members.named
         self._reader = Reader(directory, self._channels, about, self._keys, self._settings, clock, named)
+        self._members.on_leave(self._reader.members_left)
         READERS[server.boot_id] = self._reader
         if (module := handoffs()) is not None:
             module.follower = Follower(self._reader, self._context.storage, module)

@@ -38,8 +38,6 @@ class Transfers:
         self._loop, self._channels = loop, channels
         self._checking = ThreadPoolExecutor(CHECKERS, "p2p-check")
         self._jobs: dict[tuple[str, JobId], asyncio.Future[JobDone]] = {}
-        self._done: dict[tuple[str, JobId], JobDone] = {}
-        """Completions that came before `submit_read` had returned its number."""
         self._borrowed: dict[tuple[str, JobId], JobDone] = {}
         """Those whose buffers may still be written to."""
 
@@ -135,8 +133,6 @@ class Transfers:
         """The outcome; the buffers are not touched any more."""
         number = route.submit_read(lease_secret(lease.session, lease.number), reads)
         name = lease.peer.channel
-        if (early := self._done.pop((name, number), None)) is not None:
-            return early
         future: asyncio.Future[JobDone] = self._loop.create_future()
         self._jobs[name, number] = future
         while True:
@@ -157,10 +153,9 @@ class Transfers:
                 continue
             if isinstance(completion, BuffersReleased):
                 completion = self._borrowed.pop((name, completion.job))
-            future = self._jobs.pop((name, completion.job), None)
-            if future is None:
-                self._done[name, completion.job] = completion
-            elif not future.done():
+            # It is there: `submit_read` is called on this loop, too, and its job was noted in the same turn.
+            future = self._jobs.pop((name, completion.job))
+            if not future.done():
                 future.set_result(completion)
 
 

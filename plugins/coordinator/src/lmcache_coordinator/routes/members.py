@@ -13,7 +13,6 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_coordinator.routes.requests import ASKS, ID, MEMBERS, UNKNOWN, Callers, at_once, call
 from lmcache_fleet.messages import (
-    HASH_BYTES,
     PAGE_BYTES_MAX,
     Heartbeat,
     Lookup,
@@ -108,7 +107,7 @@ def member_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
     )
     async def lookup(request: Request[Any, Any, Any]) -> Response[bytes]:
         asked: Lookup = at_once(decode_lookup, await request.body())
-        if len(asked.hashes) > SMALL_KEYS * HASH_BYTES:
+        if asked.keys > SMALL_KEYS:
             reply = await call(coordinator.lookup, asked)
         else:
             reply = at_once(coordinator.lookup, asked)
