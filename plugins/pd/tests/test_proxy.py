@@ -107,7 +107,7 @@ def test_both_are_asked_at_once_with_one_id(start: Start, engines: Open) -> None
 def test_decode_gets_the_server_that_prefills_last_answer_named(
     start: Start, engines: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several servers on one machine cannot be told apart by their address, and a proxy may know no coordinator."""
+    """Several servers on one machine have one address, and a proxy may know no coordinator."""
     prefill, decode = engines("p", "d")
     answer = prefill.answer
 
