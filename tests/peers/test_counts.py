@@ -88,7 +88,7 @@ def test_what_is_beyond_the_share_that_may_be_leased(fleet: Fleet) -> None:
     one, two = fleet.servers
     stale = count(two, "stale")
     assert 0 < look_up(two, stored(fleet, 2, 2 * LEASABLE)) < 2 * LEASABLE
-    assert one.status()["owner"]["s1"]["absent"] >= LEASABLE // 2
+    assert one.status()["owner"]["s1"]["limited"] >= LEASABLE // 2
     assert count(two, "refused") >= LEASABLE // 2
     assert count(two, "stale") == stale, "the directory is right: the owner has them"
 
@@ -150,8 +150,9 @@ def test_everything_adds_up_and_metrics_say_the_same(fleet: Fleet) -> None:
         assert said["failures_total", name] == peer["failed"]
     of_owner = scraped(one)
     for name in owner.keys() - {""}:
-        assert owner[name]["asked"] == owner[name]["leased"] + owner[name]["absent"]
-        for outcome in ("leased", "absent"):
+        outcomes = ("leased", "absent", "limited")
+        assert owner[name]["asked"] == sum(owner[name][outcome] for outcome in outcomes)
+        for outcome in outcomes:
             assert of_owner["served_objects_total", name, outcome] == owner[name][outcome]
     assert owner["s1"]["asked"] >= peers["s0"]["asked"] - peers["s0"]["unanswered"] - peers["s0"]["refused"]
 

@@ -57,14 +57,16 @@ def test_a_header_is_sealed_once(harness: StorageHarness) -> None:
 
 def test_the_next_object_of_a_slot_is_sealed_anew(harness: StorageHarness) -> None:
     stored(harness, 1)
-    first = harness.storage.lease_reads("peer", KEYS[:1], 15, ALL)
-    first.end()
+    lease = harness.storage.lease_reads("peer", KEYS[:1], 15, ALL)
+    first = lease.objects[0]
+    lease.end()
+    assert lease.objects == [None]
     assert harness.storage.clear(False) == 1
     references, _ = harness.storage.reserve(WORKER, space(), CHUNKS[:1])
     harness.cache.buffer(references.slots[0]).view[HEADER_BYTES:] = bytes([9]) * PAYLOAD
     assert harness.storage.publish(references, 0, "r")
     (leased,) = harness.storage.lease_reads("peer", KEYS[:1], 15, ALL).objects
-    assert leased == first.objects[0], "it lies in the same slot"
+    assert leased == first, "it lies in the same slot"
     assert leased is not None
     assert check(run_of(harness, leased), KEYS[0]).outcome is Outcome.DONE
 
@@ -98,10 +100,20 @@ def test_single_objects_are_released(harness: StorageHarness) -> None:
     stored(harness, 3)
     lease = harness.storage.lease_reads("peer", KEYS[:3], 15, ALL)
     lease.release([1])
-    lease.release([1])
+    lease.release([1, 1])
+    assert [each is None for each in lease.objects] == [False, True, False]
     assert (held(harness), lease.size_bytes) == (2, 2 * SLOT)
     lease.end()
     assert held(harness) == 0
+
+
+def test_an_object_that_was_named_twice_is_released_twice(harness: StorageHarness) -> None:
+    stored(harness, 1)
+    lease = harness.storage.lease_reads("peer", [KEYS[0], KEYS[0]], 15, ALL)
+    lease.release([0])
+    assert (held(harness), lease.size_bytes) == (1, SLOT)
+    lease.release([1])
+    assert (held(harness), lease.size_bytes) == (0, 0)
 
 
 def test_a_lease_is_a_use_for_the_eviction_policy(harness: StorageHarness) -> None:

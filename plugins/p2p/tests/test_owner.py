@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
@@ -17,7 +19,8 @@ from hypothesis import strategies as st
 from lmcache_client.codec import OperationCodec
 from lmcache_core import LeasedObject, ObjectKey, Operation, Storage, SystemClock
 from lmcache_devkit import free_port
-from lmcache_devkit.borrowed_memory import BorrowedMemory
+from lmcache_devkit.borrowed_memory import SPACE, BorrowedMemory
+from lmcache_p2p import leases
 from lmcache_p2p.coordinators import Members
 from lmcache_p2p.identity import KeyPair
 from lmcache_p2p.leases import LEASE_SECONDS_MAX
@@ -46,6 +49,8 @@ class FakeStorage:
     def __init__(self) -> None:
         self.leases: list[FakeLease] = []
         self.asked: list[tuple[str, float, int]] = []
+        self.limited = set[int]()
+        """Those that may not be leased."""
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
@@ -53,7 +58,12 @@ class FakeStorage:
         assert self.may_go_on.wait(20)
         self.asked.append((borrower, seconds, max_bytes))
         numbers = [int.from_bytes(key.chunk_hash, "little") for key in keys]
-        lease = FakeLease([LeasedObject(each * SIZE, SIZE) if each < 8 else None for each in numbers])
+        lease = FakeLease(
+            [
+                None if each >= 8 else LeasedObject(0, 0) if each in self.limited else LeasedObject(each * SIZE, SIZE)
+                for each in numbers
+            ]
+        )
         self.leases.append(lease)
         return lease
 
@@ -178,15 +188,16 @@ def test_a_lookup_leases_what_is_there(rig: Rig, reader: Client) -> None:
     assert reader.ask(END, task) is None
     wait(lambda: rig.owner.leases == 0)
     assert rig.storage.leases[0].ended
-    assert reader.ask(RENEW, task) is False
     assert rig.bad() == 0
 
 
 def test_counts_add_up(rig: Rig, reader: Client) -> None:
     reader.lease(1, 99)
     reader.lease(100)
+    rig.storage.limited.add(2)
+    reader.lease(2, 3)
     counts = rig.owner.counts_by_peer()["reader"]
-    assert (counts["asked"], counts["leased"], counts["absent"]) == (3, 1, 2)
+    assert (counts["asked"], counts["leased"], counts["absent"], counts["limited"]) == (5, 2, 2, 1)
     assert {sample.name for sample in owner_samples(rig.owner.counts_by_peer())} <= {kind.name for kind in KINDS}
 
 
@@ -207,7 +218,7 @@ def test_results_are_given_once_and_to_the_caller_alone(rig: Rig, reader: Client
         other.ask(END, task)
         other.ask(UNLOCK_OBJECTS, [PeerKey.of(key_of(0))])
     assert rig.owner.leases == 1
-    assert (rig.bad(), rig.bad("other")) == (2, 2)
+    assert (rig.bad(), rig.bad("other")) == (2, 3)
 
 
 def test_results_are_not_given_to_another_member_before_its_own(rig: Rig, reader: Client) -> None:
@@ -233,6 +244,102 @@ def test_single_objects_are_unlocked(rig: Rig, reader: Client) -> None:
     wait(lambda: rig.owner.leased_bytes == SIZE)
     reader.ask(UNLOCK_OBJECTS, [PeerKey.of(key_of(1))])
     wait(lambda: rig.owner.leases == 0)
+
+
+def test_lookups_that_overlap_keep_their_leases(rig: Rig, reader: Client) -> None:
+    """Each mention of an object releases one of them, the oldest."""
+    for numbers in ((0, 1), (0, 2)):
+        reader.lease(*numbers)
+    first, second = rig.storage.leases
+    assert reader.ask(UNLOCK_OBJECTS, [PeerKey.of(key_of(0)), PeerKey.of(key_of(9))]) is None
+    assert (first.size_bytes, second.size_bytes) == (SIZE, 2 * SIZE)
+    assert rig.owner.leased_bytes == 3 * SIZE
+    assert reader.ask(UNLOCK_OBJECTS, [PeerKey.of(key_of(number)) for number in (0, 1)]) is None
+    assert (first.ended, second.size_bytes) == (True, SIZE)
+    assert (rig.owner.leases, rig.owner.leased_bytes) == (1, SIZE)
+
+
+def test_an_unlocked_object_is_not_read_and_the_others_are_all_the_time(
+    rig: Rig, reader: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer under way goes on."""
+    exposed, hidden = list[Sequence[tuple[int, int]]](), list[bytes]()
+    monkeypatch.setattr(rig.channel, "expose", lambda _, extents: exposed.append(extents))
+    monkeypatch.setattr(rig.channel, "hide", hidden.append)
+    reader.lease(0, 1, 2)
+    reader.ask(UNLOCK_OBJECTS, [PeerKey.of(key_of(1))])
+    assert exposed == [[(number * SIZE, SIZE) for number in numbers] for numbers in ((0, 1, 2), (0, 2))]
+    assert hidden == []
+
+
+def test_a_peer_has_a_limited_number_of_keys_at_one_time(
+    rig: Rig, reader: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of lookups that are not over; of one that is over nothing is kept, also where it waits for its lease."""
+    monkeypatch.setattr(leases, "OPEN_KEYS_MAX", 4)
+    rig.storage.may_go_on.clear()
+    keys = [PeerKey.of(key_of(number)) for number in (0, 1, 99)]
+    task = reader.ask(LOOKUP_AND_LOCK, keys, {})
+    assert reader.ask(LOOKUP_AND_LOCK, keys[:2], {}) == -1
+    assert reader.ask(LOOKUP_AND_LOCK, keys[:1], {}) > 0
+    assert rig.bad() == 1
+    waiting = [each for each in rig.owner._leases._tasks.values() if each.number != task]
+    assert reader.hello().secret
+    assert [each.keys for each in waiting] == [()]
+    assert reader.ask(LOOKUP_AND_LOCK, [keys[0]] * 4, {}) > 0
+    rig.storage.may_go_on.set()
+    wait(lambda: rig.owner.leased_bytes == 4 * SIZE)
+    assert reader.hello().secret
+    wait(lambda: rig.owner.leased_bytes == 0)
+
+
+def test_an_open_lease_costs_little_memory(rig: Rig) -> None:
+    """Of the owner's, without the storage's."""
+    count = 8192
+    owned = rig.owner._leases
+    session = owned.begin_session(b"key", "reader", ABOUT)
+    found = [LeasedObject(number * SIZE, SIZE - 64) for number in range(count)]
+    cast(Any, rig.storage).lease_reads = lambda *_: FakeLease(found)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        keys = [PeerKey.of(ObjectKey(SPACE, number.to_bytes(32, "big"))) for number in range(count)]
+        task = session.tasks[owned.lookup_and_lock(session, keys, {})]
+        del keys
+        wait(lambda: rig.channel._server._leases)
+        assert len(owned.give(task)) == count
+        cast(FakeLease, task.lease).objects = []
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] / count < 64
+    finally:
+        tracemalloc.stop()
+
+
+class Flood:
+    """A socket, and its one message, that comes as long as it is asked for."""
+
+    def __init__(self) -> None:
+        self.taken, self.bytes = 0, b""
+
+    def recv_multipart(self, *_: Any, **__: Any) -> list[Flood]:
+        self.taken += 1
+        if self.taken > 5000:
+            raise zmq.Again
+        return [self]
+
+    def get(self, _: str) -> str:
+        return "a key of no member"
+
+
+def test_a_flood_of_requests_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To handshakes, deadlines, and what is to be answered."""
+    flood, storage = Flood(), cast(Storage, FakeStorage())
+    owner = Owner(storage, {}, ABOUT, cast(Members, FakeMembers()), 0, SystemClock())
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "_router", flood)
+        owner._take_requests()
+    assert flood.taken == 64
+    owner.close(1.0)
 
 
 def test_too_many_keys_are_refused(rig: Rig, reader: Client) -> None:
@@ -330,6 +437,7 @@ def test_a_second_hello_ends_what_was_before(rig: Rig, reader: Client) -> None:
     assert reader.hello().secret
     wait(lambda: rig.owner.leases == 0)
     assert reader.ask(RENEW, task) is False
+    assert rig.bad() == 1
 
 
 @settings(max_examples=60)

@@ -98,7 +98,8 @@ class ReadLease(Protocol):
 
     @property
     def objects(self) -> Sequence[LeasedObject | None]:
-        """One for each key; None where L1 did not have it, of length 0 where it has, and no share of `max_bytes` was left."""
+        """One for each key, computed anew each time; None where L1 did not have it, it was released, or the lease has ended; of
+        length 0 where L1 has it, and no share of `max_bytes` was left."""
 
     @property
     def size_bytes(self) -> int:

@@ -56,7 +56,7 @@ class SlotTable(Protocol):
     def release(self, slots: Sequence[int]) -> list[int]:
         """End a reference for each mention.  Returns those that have to be removed."""
 
-    def release_from(self, held: list[int], slots: Sequence[int]) -> tuple[list[int], list[int]]:
+    def release_from(self, held: Sequence[int], slots: Sequence[int]) -> tuple[list[int], list[int]]:
         """Release every mention in `held` of one of `slots`.  Returns (what is left of `held`, those that have to
         leave)."""
 

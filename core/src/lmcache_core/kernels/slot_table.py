@@ -130,7 +130,7 @@ class PureSlotTable:
         self.cached += last
         return leaving
 
-    def release_from(self, held: list[int], slots: Sequence[int]) -> tuple[list[int], list[int]]:
+    def release_from(self, held: Sequence[int], slots: Sequence[int]) -> tuple[list[int], list[int]]:
         if held == slots:
             return [], self.release(slots)
         gone = set(slots)

@@ -9,7 +9,7 @@ so a deadline moves its slots to quarantine, and only an answer, an unregistrati
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -61,7 +61,7 @@ class Lease:
 
     owner: Owner
     kind: LeaseKind
-    slots: list[int]
+    slots: MutableSequence[int]
     deadline: float | None
     state: LeaseState = LeaseState.ACTIVE
     uses: int = 0
@@ -320,7 +320,7 @@ class Leases:
         lease.state = LeaseState.ENDED
         self.table.discard(lease)
         if lease.kind is LeaseKind.WRITE:
-            self._index.free(slots)
+            self._index.free(list(slots))
         else:
             self._index.free_released(self._index.table.release(slots))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Sequence
 
 from lmcache_core.contracts.clock import Clock
@@ -22,24 +23,34 @@ class PeerLease:
     def __init__(self, cache: L1Cache, lease: Lease, slots: Sequence[int], clock: Clock) -> None:
         """`slots`: one for each key; -1: L1 does not have it; -2: it has, beyond `max_bytes`."""
         self._cache, self._lease, self._clock = cache, lease, clock
-        self._slots = list(slots)
-        self._sizes = [0 if slot < 0 else cache.slot_bytes(slot) for slot in slots]
-        extents = [(0, 0) if slot < 0 else cache.buffer(slot)[1:3] for slot in slots]
-        self.objects = [None if slot == -1 else LeasedObject(*each) for slot, each in zip(slots, extents, strict=True)]
+        self._slots = array("i", slots)
+        self._size = sum(cache.slot_bytes(slot) for slot in slots if slot >= 0)
+
+    @property
+    def objects(self) -> list[LeasedObject | None]:
+        with self._cache.leases.using(self._lease) as alive:
+            slots = self._slots if alive else [-1] * len(self._slots)
+            extents = [(0, 0) if slot < 0 else self._cache.buffer(slot)[1:3] for slot in slots]
+        return [None if slot == -1 else LeasedObject(*each) for slot, each in zip(slots, extents, strict=True)]
 
     @property
     def size_bytes(self) -> int:
-        return 0 if self._lease.state is LeaseState.ENDED else sum(self._sizes)
+        return 0 if self._lease.state is LeaseState.ENDED else self._size
 
     def renew(self, seconds: float) -> bool:
         self._cache.leases.renew(self._lease, self._clock.monotonic() + seconds)
         return self._lease.state is LeaseState.ACTIVE
 
     def release(self, places: Sequence[int]) -> None:
-        slots = [self._slots[place] for place in places if self._slots[place] >= 0]
-        for place in places:
-            self._slots[place], self._sizes[place] = -1, 0
-        self._cache.leases.release(self._lease, slots)
+        with self._cache.leases.using(self._lease) as alive:
+            there = [place for place in set(places) if alive and self._slots[place] >= 0]
+            slots = [self._slots[place] for place in there]
+            self._size -= sum(map(self._cache.slot_bytes, slots))
+            for place in there:
+                self._slots[place] = -1
+            self._cache.leases.release(
+                self._lease, sorted(set(slots).difference(self._slots))
+            )  # a key may be named twice
 
     def end(self) -> None:
         self._cache.leases.end(self._lease)
@@ -62,6 +73,7 @@ class ReadLeases:
             with cache.leases.using(lease):  # its deadline may come meanwhile
                 self._seal(lease, slots)
                 cache.log_access([slot for slot in slots if slot >= 0], AccessFacts())
+                lease.slots = array("i", lease.slots)  # nothing is added any more
                 return PeerLease(cache, lease, slots, self._clock)
         except BaseException:
             cache.leases.end(lease)

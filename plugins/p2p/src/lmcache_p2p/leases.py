@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
-from lmcache_core import Clock, FaultLog, Inbox, LeasedObject, ObjectKey, Storage, TransferChannel
+from lmcache_core import Clock, FaultLog, Inbox, LeasedObject, Storage, TransferChannel
 from lmcache_core import ReadLease as Lease
 from lmcache_p2p.messages import (
     ABSENT,
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS_MAX: Final = 60.0
 TASKS_MAX: Final = 1024
 """Of one peer: a peer that asks for more has forgotten to end them."""
+OPEN_KEYS_MAX: Final = 65_536
+"""Of one peer, in all of its tasks."""
 _ABSENT: Final = PeerAddress(ABSENT, 0)
 
 
@@ -40,6 +44,8 @@ class Session:
         self.name, self.boot_id, self.lease_seconds = name, boot_id, lease_seconds
         self.secret = secrets.token_bytes(32)
         self.tasks: dict[int, Task] = {}
+        self.open_keys = 0
+        """That they have asked for."""
         self.channels: dict[str, bytes] = {}
         """Descriptions that it was given."""
 
@@ -51,21 +57,34 @@ def _address_of(found: LeasedObject | None) -> PeerAddress:
 
 
 class Task:
-    """One lookup of a session.  `lease` is None until the leasing thread has made it, with `keys`, `found` and `extents`."""
+    """One lookup of a session.  What it has for each key is little: it may be open for long."""
 
-    def __init__(self, number: int, session: Session, asked: Sequence[PeerKey]) -> None:
-        self.number, self.session, self.asked_for = number, session, asked
-        self.keys: Sequence[ObjectKey | None] = ()
-        self.found: list[PeerAddress] = []
-        self.extents: list[tuple[int, int]] = []
+    __slots__ = (
+        *("number", "session", "count", "keys", "is_made", "lease", "size_bytes"),
+        *("names", "offsets", "lengths", "found", "limited", "left", "asked", "ended", "deadline"),
+    )
+
+    def __init__(self, number: int, session: Session, keys: Sequence[PeerKey], deadline: float) -> None:
+        self.number, self.session, self.deadline = number, session, deadline
+        self.count = len(keys)
+        self.keys = keys
+        """Until it has its lease."""
+        self.is_made = False
+        """It has its results: the owner's thread has taken it from the leasing one."""
         self.lease: Lease | None = None
-        self.addresses: list[PeerAddress] | None = None
+        self.size_bytes = 0
+        """What it has of `Leases.leased_bytes`."""
+        self.names, self.offsets, self.lengths = array("q"), array("Q"), array("Q")
+        """Of each key: a number that follows from it, and where its object lies; of length 0 where it is not leased."""
+        self.found: Sequence[PeerAddress] = ()
+        """Until they are given."""
+        self.limited = 0
+        """Objects that are here, beyond what may be leased."""
+        self.left = 0
+        """Objects that are leased and not unlocked."""
         self.asked = False
         """Its results were given."""
         self.ended = False
-        self.deadline = 0.0
-        self.left = 0
-        """Objects that are leased and not unlocked."""
 
 
 class Leases:
@@ -80,13 +99,11 @@ class Leases:
         self._tasks: dict[int, Task] = {}
         self._number = 0
         self._to_lease: SimpleQueue[Task | None] = SimpleQueue()
+        self._lock = threading.Lock()  # guards the next one, which both threads change
+        self.leased_bytes = 0
         self.made: Inbox[Task] = Inbox()
         self.counts: Counter[tuple[str, str]] = Counter()
         """By peer and by what happened."""
-
-    @property
-    def leased_bytes(self) -> int:
-        return sum(task.lease.size_bytes for task in list(self._tasks.values()) if task.lease is not None)
 
     @property
     def count(self) -> int:
@@ -123,53 +140,79 @@ class Leases:
 
     def _lease(self, task: Task) -> None:
         """All that takes a time for each key is here, so that the thread that answers has time for other peers."""
-        task.keys = object_keys(task.asked_for)
-        known = [key for key in task.keys if key is not None]
+        keys = object_keys(task.keys)
+        task.keys = ()
+        if task.ended:
+            return
+        known = [key for key in keys if key is not None]
         free = max(0, self._max_bytes - self.leased_bytes)
-        lease = self._storage.lease_reads(task.session.name, known, task.session.lease_seconds, free)
-        objects = iter(lease.objects)
-        found = [None if key is None else next(objects) for key in task.keys]
-        task.found = [_address_of(each) for each in found]
-        task.extents = [(each.offset, each.size) for each in task.found if each.size]
-        task.lease = lease
+        task.lease = lease = self._storage.lease_reads(task.session.name, known, task.session.lease_seconds, free)
+        self._account(task)
+        leased = lease.objects
+        objects = iter(leased)
+        task.found = [_ABSENT if key is None else _address_of(next(objects)) for key in keys]
+        task.limited = sum(each is not None and not each.length for each in leased)
+        task.names = array("q", map(hash, known))
+        task.offsets = array("Q", [each.offset if each else 0 for each in leased])
+        task.lengths = array("Q", [each.length if each else 0 for each in leased])
+
+    def _account(self, task: Task) -> None:
+        size = 0 if task.lease is None else task.lease.size_bytes
+        with self._lock:
+            self.leased_bytes += size - task.size_bytes
+            task.size_bytes = size
 
     # --- operations
 
     def lookup_and_lock(self, session: Session, keys: list[PeerKey], layouts: Any) -> int:
-        if len(keys) > KEYS_MAX or len(session.tasks) >= TASKS_MAX:
-            self.refuse(session.name, f"{len(keys)} keys and {len(session.tasks)} open tasks")
+        tasks, open_keys = len(session.tasks), session.open_keys
+        if len(keys) > KEYS_MAX or tasks >= TASKS_MAX or open_keys + len(keys) > OPEN_KEYS_MAX:
+            self.refuse(session.name, f"{len(keys)} keys, {tasks} open tasks and {open_keys} keys of those")
             return NO_TASK
         self._number += 1
-        task = Task(self._number, session, keys)
+        task = Task(self._number, session, keys, time.monotonic() + session.lease_seconds)
         session.tasks[task.number] = self._tasks[task.number] = task
-        task.deadline = time.monotonic() + session.lease_seconds
+        session.open_keys += len(keys)
         self.counts[session.name, "asked"] += len(keys)
         self._to_lease.put(task)
         return task.number
 
     def take(self, task: Task) -> None:
+        """It was looked up, or could not be."""
+        count = self.counts
+        task.is_made = True
         if task.ended or task.lease is None:
-            task.addresses = [_ABSENT] * len(task.asked_for)
-            self.counts[task.session.name, "absent"] += len(task.asked_for)
-            if task.lease is not None:
-                task.lease.end()
+            task.found = [_ABSENT] * task.count
+            count[task.session.name, "absent"] += task.count
+            self._release(task)
             return
-        task.addresses = task.found
-        task.left = len(task.extents)
-        self.counts[task.session.name, "leased"] += task.left
-        self.counts[task.session.name, "absent"] += len(task.keys) - task.left
-        self._expose(task)
-        if not task.left:
+        task.left = sum(length > 0 for length in task.lengths)
+        count[task.session.name, "leased"] += task.left
+        count[task.session.name, "limited"] += task.limited
+        count[task.session.name, "absent"] += task.count - task.left - task.limited
+        if task.left:
+            self._expose(task)
+        else:
             self._end(task, forget=False)
 
     def _expose(self, task: Task) -> None:
+        extents = [(offset, length) for offset, length in zip(task.offsets, task.lengths, strict=True) if length]
         for channel in self._channels.values():
-            if task.extents:
-                channel.expose(lease_secret(task.session.secret, task.number), task.extents)
+            channel.expose(lease_secret(task.session.secret, task.number), extents)
+
+    def give(self, task: Task) -> Sequence[PeerAddress]:
+        """Its results, once."""
+        found, task.found, task.asked = task.found, (), True
+        if task.ended:
+            self.forget(task)
+        return found
 
     def renew(self, session: Session, number: int) -> bool:
         task = session.tasks.get(number)
-        if task is None or task.lease is None or not task.lease.renew(session.lease_seconds):
+        if task is None:
+            self.refuse(session.name, f"task {number} is not there")
+            return False
+        if task.lease is None or not task.lease.renew(session.lease_seconds):
             return False
         task.deadline = time.monotonic() + session.lease_seconds
         return True
@@ -182,24 +225,23 @@ class Leases:
             self._end(task)
 
     def unlock_objects(self, session: Session, keys: list[PeerKey]) -> None:
-        wanted = {key for key in object_keys(keys) if key is not None}
-        for task in list(session.tasks.values()):
-            if task.lease is None or task.addresses is None:
-                continue
-            known = [key for key in task.keys if key is not None]
-            released = [place for place, key in enumerate(known) if key in wanted]
-            if not released:
-                continue
-            task.lease.release(released)
-            for place, key in enumerate(task.keys):
-                if key in wanted and task.addresses[place].size:
-                    task.addresses[place] = _ABSENT
-                    task.left -= 1
-            task.extents = [(each.offset, each.size) for each in task.addresses if each.size]
-            self._hide(task)
-            self._expose(task)
-            if not task.left:
-                self._end(task)
+        """Each mention releases one lease of its object, the oldest: lookups overlap."""
+        wanted = Counter(hash(key) for key in object_keys(keys) if key is not None)
+        for task in [task for task in session.tasks.values() if task.asked]:
+            released = []
+            for place, (name, length) in enumerate(zip(task.names, task.lengths, strict=True)):
+                if length and wanted.get(name, 0):
+                    wanted[name] -= 1
+                    task.lengths[place] = 0
+                    released.append(place)
+            if released and task.lease is not None:
+                task.lease.release(released)
+                self._account(task)
+                task.left -= len(released)
+                if task.left:
+                    self._expose(task)
+                else:
+                    self._end(task)
 
     # --- ends
 
@@ -208,16 +250,21 @@ class Leases:
             channel.hide(lease_secret(task.session.secret, task.number))
 
     def _end(self, task: Task, forget: bool = True) -> None:
-        task.ended = True
+        task.ended, task.keys = True, ()
         self._hide(task)
-        if task.lease is not None:
-            task.lease.end()
+        self._release(task)
         if forget:
             self.forget(task)
 
+    def _release(self, task: Task) -> None:
+        if task.lease is not None:
+            task.lease.end()
+        self._account(task)
+
     def forget(self, task: Task) -> None:
-        task.session.tasks.pop(task.number, None)
-        self._tasks.pop(task.number, None)
+        if self._tasks.pop(task.number, None) is not None:
+            del task.session.tasks[task.number]
+            task.session.open_keys -= task.count
 
     def end_session(self, key: bytes) -> None:
         session = self._sessions.pop(key, None)

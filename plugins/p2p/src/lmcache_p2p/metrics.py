@@ -44,7 +44,7 @@ FAILURES: Final = SampleKind(
 SERVED: Final = SampleKind(
     "lmcache.peers.served.objects",
     "{object}",
-    "Objects that a peer has asked this server for: leased, absent (not here, or beyond the share of L1 that may be leased).",
+    "Objects that a peer has asked this server for: leased, absent, limited (here, beyond the share of L1 that may be leased).",
     True,
     ("peer", "outcome"),
 )
@@ -58,7 +58,7 @@ EXPIRED: Final = SampleKind(
 BAD: Final = SampleKind(
     "lmcache.peers.requests.bad",
     "{request}",
-    "Requests of a peer that could not be read, or asked for what is not the peer's.",
+    "Requests of a peer that could not be read, asked for too much, or for what is not the peer's.",
     True,
     ("peer",),
 )
@@ -88,12 +88,12 @@ def reader_samples(counts: Mapping[str, Mapping[str, float]]) -> Iterable[Sample
 
 
 def owner_samples(counts: Mapping[str, Mapping[str, int]]) -> Iterable[Sample]:
-    """Equation: asked = leased + absent, once nothing is under way."""
+    """Equation: asked = leased + absent + limited, once nothing is under way."""
     for peer, own in counts.items():
         if not peer:
             yield REFUSED.of(own.get("refused", 0))
             continue
-        for outcome in ("leased", "absent"):
+        for outcome in ("leased", "absent", "limited"):
             yield SERVED.of(own.get(outcome, 0), peer, outcome)
         yield EXPIRED.of(own.get("expired", 0), peer)
         yield BAD.of(own.get("bad", 0), peer)

@@ -40,7 +40,10 @@ WAIT_SECONDS: Final = 0.05
 """How long a question for results waits for them before it is answered that they are not there yet."""
 ROUND_SECONDS: Final = 1.0
 """No lease is shorter, so that looking so often, and at the next deadline, ends each at its own."""
-COUNTED: Final = ("asked", "leased", "absent", "expired", "bad")
+MESSAGES_MAX: Final = 64
+TURN_SECONDS: Final = 0.05
+"""Requests that are answered, and for how long, before handshakes, deadlines and results have their turn."""
+COUNTED: Final = ("asked", "leased", "absent", "limited", "expired", "bad")
 """What `/status` says of every peer that has asked (docs/operate/counts.md)."""
 
 
@@ -117,7 +120,7 @@ class Owner:
         router.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES_MAX)
         router.setsockopt(zmq.HANDSHAKE_IVL, 5000)
         router.setsockopt(zmq.SNDHWM, 256)
-        router.setsockopt(zmq.RCVHWM, 256)
+        router.setsockopt(zmq.RCVHWM, 4)  # of one connection, and each may be large
         router.bind(endpoint)
 
     @property
@@ -204,7 +207,10 @@ class Owner:
         self._zap.send_multipart([version, number, *status, user, b""])
 
     def _take_requests(self) -> None:
-        while not self._stopping:
+        until = time.monotonic() + TURN_SECONDS
+        for _ in range(MESSAGES_MAX):
+            if time.monotonic() > until:
+                return
             try:
                 messages = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -272,23 +278,20 @@ class Owner:
         if task is None or task.asked:
             self._leases.refuse(session.name, f"task {number} is not there, or was answered")
             self._send(head, encode_result([]))
-        elif task.addresses is None:
+        elif not task.is_made:
             self._waiting.append((time.monotonic() + WAIT_SECONDS, head, task))
         else:
             self._give(head, task)
 
     def _give(self, head: list[bytes], task: Task) -> None:
-        task.asked = True
-        self._send(head, encode_result(task.addresses))
-        if task.ended:
-            self._leases.forget(task)
+        self._send(head, encode_result(self._leases.give(task)))
 
     def _answer_waiting(self) -> None:
         now, left = time.monotonic(), []
         for until, head, task in self._waiting:
             if task.asked:
                 self._send(head, encode_result([]))
-            elif task.addresses is not None:
+            elif task.is_made:
                 self._give(head, task)
             elif now >= until:
                 self._send(head, encode_result(None))
