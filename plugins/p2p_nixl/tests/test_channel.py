@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -261,6 +262,8 @@ def test_an_owner_that_stops_in_a_read_is_a_failure_and_its_late_bytes_touch_not
         assert read(reader, route, RemoteRead(0, memory.lend(4096))) == (Outcome.FAILED,), "it connects anew"
         time.sleep(1.0)
         assert target.view == UNWRITTEN * len(target.view), "it was written to after its job was released"
+        assert len(reader._reader._agents) == 1, "the one that was cut was released"
+        assert [thread.name for thread in threading.enumerate()].count("p2p-nixl-reader") == 1
     finally:
         reader.close(1.0)
         for each in (stopped, other):

@@ -54,7 +54,7 @@ class Reader:
         self._context, self._limit, self._jobs = context, limit_seconds, jobs
         self._numbers = itertools.count(1)
         self._agents: list[ReadingAgent] = []
-        """All that were opened, for the end."""
+        """Those whose threads run."""
         self._agent: ReadingAgent | None = None
         self._opened()  # a lookup that connects has no time for it
         self._routes: set[NixlRoute] = set()
@@ -73,7 +73,7 @@ class Reader:
             connected = asyncio.run_coroutine_threadsafe(self._connect(about), self._loop)
         try:
             return connected.result()
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             raise LMCacheError(f"it is not reached by nixl: {error}") from None
 
     def submit(self, route: NixlRoute, reads: Sequence[RemoteRead]) -> JobId:
@@ -127,6 +127,11 @@ class Reader:
         agent.cut()
         if self._agent is agent:
             self._agent = None
+            self._start(self._release(agent))
+
+    async def _release(self, agent: ReadingAgent) -> None:
+        if await agent.ended(CUT_SECONDS):
+            self._agents.remove(agent)
 
     async def _connect(self, about: Description) -> NixlRoute:
         agent, route = self._opened(), NixlRoute(self, about)
@@ -135,7 +140,7 @@ class Reader:
         try:
             await agent.join(about)
             await agent.check_open(about)
-        except (OSError, LMCacheError):
+        except (OSError, LMCacheError, RuntimeError):
             route.is_closed = True
             raise
         finally:

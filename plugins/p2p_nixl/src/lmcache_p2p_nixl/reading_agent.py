@@ -29,7 +29,7 @@ PAUSE_SECONDS_MAX: Final = 20e-3
 
 
 class ReadingAgent:
-    """Belongs to one event loop.  `cut` ends it at once; `close` is due either way."""
+    """Belongs to one event loop.  `cut` ends it at once; `ended` or `close` is due either way."""
 
     def __init__(self, context: ChannelContext, number: int) -> None:
         """Blocks until NIXL has started.  Raises ResourceError where it is not available."""
@@ -101,6 +101,15 @@ class ReadingAgent:
         """Everything that is under way fails, and nothing touches the region any more for it."""
         with suppress(RuntimeError):
             self.thread.cut()
+
+    async def ended(self, seconds: float) -> bool:
+        """After `cut`: True when its reads are over, and its thread, and it is closed."""
+        if not await asyncio.get_running_loop().run_in_executor(None, self.thread.close, seconds):
+            return False
+        if self._reading:
+            await asyncio.wait(self._reading)
+        self._slots.close()
+        return True
 
     def close(self, seconds: float) -> None:
         if self.thread.close(seconds):
