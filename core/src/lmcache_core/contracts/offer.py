@@ -63,8 +63,8 @@ class Offer:
     storage: StorageFacts | None = None
     """Where an L2 adapter's objects are."""
     check: str | None = None
-    """Import string of `check(settings[, value_at]) -> Iterable[CheckResult]`.  `lmcache doctor` calls it for what is in use
-    but transfer channels, and for commands: with validated settings, of a command None, and a `ServiceContext.value_at`."""
+    """Import string of `check(settings[, value_at]) -> Iterable[CheckResult]`.  `lmcache doctor` calls it for what is in use,
+    transfer channels and commands: with validated settings, of a command None, and a `ServiceContext.value_at`."""
     default: bool = False
     """True: active without being named.  For subscribers, request modules, HTTP routes and services."""
     wraps: bool = False

@@ -15,5 +15,6 @@ def lmcache_transfer_channels() -> Sequence[Offer]:
             "One-sided reads by NIXL and UCX: InfiniBand, shared memory, TCP",
             "lmcache_p2p_nixl.channel:NixlChannel",
             "lmcache_p2p_nixl.settings:NixlChannelSettings",
+            check="lmcache_p2p_nixl.doctor:check",
         )
     ]

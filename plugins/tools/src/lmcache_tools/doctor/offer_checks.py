@@ -37,6 +37,7 @@ def _used(context: CheckContext) -> Iterator[tuple[str, Offer, Any]]:
         specs += (asked.l1_memory,) if asked.l1_memory else ()
         specs += asked.eviction_policy, asked.store_policy, asked.prefetch_policy
         specs += *asked.subscribers, *asked.request_modules, *asked.http_routes, *asked.services
+        specs += asked.transfer_channels
     for spec in specs:
         yield f"{spec.kind.label} {spec.name}", context.plugins.offer(spec.kind, spec.name), spec.settings
 
