@@ -40,8 +40,12 @@ class FakeHandoffs:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.ended = seconds, False
+        self.reasons: list[str] = []
 
     def heard(self, handoff_id: str, state: str, chunks: int) -> None: ...
+
+    def cannot_read(self, reason: str) -> None:
+        self.reasons.append(reason)
 
     def is_awaited(self, handoff_id: str) -> bool:
         return True
@@ -50,12 +54,15 @@ class FakeHandoffs:
         self.ended = True
 
 
-def followed(reader: FakeReader, known: int, seconds: float = 1.0, hashes: Sequence[bytes] = HASHES) -> float:
-    """How long it was followed."""
-    storage = SimpleNamespace(lookup=lambda request: None, end_lookup=lambda *pull: None)
+def followed(
+    reader: FakeReader, known: int, seconds: float = 1.0, reasons: Sequence[str] = (), pulls: int | None = None
+) -> float:
+    """How long it was followed, for an engine with one rank."""
+    pulled: list[Any] = []
+    storage = SimpleNamespace(lookup=pulled.append, end_lookup=lambda *pull: None)
     handoffs, parts = FakeHandoffs(seconds), SimpleNamespace()
     parts.reader, parts.storage = reader, storage
-    assert Follower(parts.reader, parts.storage, handoffs).start("h", "s0", known, (), hashes)
+    assert Follower(parts.reader, parts.storage, handoffs).start("h", "s0", known, 1, (), HASHES)
     assert reader.work is not None
 
     async def until_over() -> float:
@@ -66,7 +73,10 @@ def followed(reader: FakeReader, known: int, seconds: float = 1.0, hashes: Seque
         following.cancel()  # it holds what was pulled for a while
         return time.monotonic() - begun
 
-    return asyncio.run(until_over())
+    taken = asyncio.run(until_over())
+    assert handoffs.reasons == list(reasons)
+    assert pulls is None or len(pulled) == pulls
+    return taken
 
 
 def test_one_that_is_not_opened_is_asked_about_with_pauses_and_not_for_ever() -> None:
@@ -90,3 +100,11 @@ def test_chunks_are_hinted_at_as_they_are_stored() -> None:
     reader = FakeReader(HandoffState(COMPLETE, 4, b"".join(HASHES)))
     followed(reader, -1)
     assert reader.hinted() == [True] * 4
+
+
+def test_one_of_an_engine_with_other_ranks_ends_with_its_first_chunk() -> None:
+    """What is stored there cannot be read here: it is not pulled, and nothing waits for it."""
+    reader = FakeReader(HandoffState(OPEN), HandoffState(OPEN, 1, HASHES[0], world_size=2))
+    assert followed(reader, -1, seconds=30.0, reasons=["world_size"], pulls=0) < 5.0
+    reader = FakeReader(HandoffState(COMPLETE, 1, HASHES[0], world_size=1))
+    followed(reader, -1, pulls=1)

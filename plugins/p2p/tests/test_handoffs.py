@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
     def said(self, name: str, known: int) -> HandoffState:
         state, chunks, length, _ = self.model.get(name, (UNKNOWN, 0, 0, 0.0))
         news = [number.to_bytes(HASH_BYTES, "big") for number in range(max(0, known), min(chunks, length))]
-        return HandoffState(state, chunks, b"".join(news))
+        return HandoffState(state, chunks, b"".join(news), 1 if news else 0)
 
     @rule(name=ids, step=st.sampled_from(["open", "chunk", "complete", "cancel"]), count=st.integers(0, 4))
     def step(self, name: str, step: str, count: int) -> None:

@@ -30,6 +30,8 @@ class HandoffState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Chunks of its prompt that are stored, from the first one on."""
     hashes: bytes = b""
     """Of those behind the count that the question named, one after the other; for servers alone."""
+    world_size: int = 0
+    """Of the engine that prefills, beside hashes: another one cannot read what it stores."""
 
 
 # By name only. The first argument is the hand-off's id.

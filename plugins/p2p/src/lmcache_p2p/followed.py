@@ -37,6 +37,8 @@ class Handoffs(Protocol):
 
     def heard(self, handoff_id: str, state: str, chunks: int) -> None: ...
 
+    def cannot_read(self, reason: str) -> None: ...
+
     def is_awaited(self, handoff_id: str) -> bool: ...
 
     def over(self, handoff_id: str) -> None: ...
@@ -55,11 +57,18 @@ class Follower:
         """Of pulls."""
 
     def start(
-        self, handoff_id: str, server: str, known: int, shards: tuple[Shard, ...], hashes: Sequence[bytes]
+        self,
+        handoff_id: str,
+        server: str,
+        known: int,
+        world_size: int,
+        shards: tuple[Shard, ...],
+        hashes: Sequence[bytes],
     ) -> bool:
-        """`server` has the hand-off.  `hashes`: those of the prompt that waits for it.  `known`: the count to begin with; -1
-        waits for the hand-off to be opened.  False: nothing is followed.  Otherwise `Handoffs.over` is called."""
-        followed = _Followed(self, handoff_id, server, known, shards, hashes)
+        """`server` has the hand-off.  `hashes`: those of the prompt that waits for it, at an engine of this world size.
+        `known`: the count to begin with; -1 waits for the hand-off to be opened.  False: nothing is followed.  Otherwise
+        `Handoffs.over` is called."""
+        followed = _Followed(self, handoff_id, server, known, world_size, shards, hashes)
         return self.reader.start(followed.run)
 
 
@@ -72,12 +81,13 @@ class _Followed:
         handoff_id: str,
         server: str,
         known: int,
+        world_size: int,
         shards: tuple[Shard, ...],
         hashes: Sequence[bytes],
     ) -> None:
         self._reader, self._storage, self._handoffs, self._numbers = of.reader, of.storage, of.handoffs, of.numbers
         self._id, self._server, self._known = handoff_id, server, known
-        self._shards, self._hashes = shards, hashes
+        self._world_size, self._shards, self._hashes = world_size, shards, hashes
         self._pulls: list[str] = []
 
     async def run(self) -> None:
@@ -108,6 +118,15 @@ class _Followed:
             is_first, seconds = seconds == 0.0, ROUND_SECONDS
             if is_over or is_first or (news.state == OPEN and news.chunks > known):
                 heard_at = now
+                if news.world_size not in (0, self._world_size):
+                    logger.info(
+                        "a hand-off is not followed server=%s reason=world_size there=%d here=%d",
+                        self._server[:64],
+                        news.world_size,
+                        self._world_size,
+                    )
+                    self._handoffs.cannot_read("world_size")
+                    return
                 if not self._pull(max(0, known), news):
                     return
                 if news.state in (OPEN, COMPLETE):

@@ -81,10 +81,13 @@ class _Handoff:
     chunks: int = 0
     hashes: bytes = b""
     """Of all chunks of its prompt."""
+    world_size: int = 0
+    """Of the engine that prefills."""
 
     def said(self, known: int) -> HandoffState:
         """What one hears of it that knows the first `known` chunks."""
-        return HandoffState(self.state, self.chunks, self.hashes[max(0, known) * HASH_BYTES : self.chunks * HASH_BYTES])
+        hashes = self.hashes[max(0, known) * HASH_BYTES : self.chunks * HASH_BYTES]
+        return HandoffState(self.state, self.chunks, hashes, self.world_size if hashes else 0)
 
     def says_more(self, known: int) -> bool:
         if self.state == UNKNOWN:
@@ -112,7 +115,13 @@ class Follower(Protocol):
     """Follows hand-offs of other servers (`followed.Follower`)."""
 
     def start(
-        self, handoff_id: str, server: str, known: int, shards: tuple[Shard, ...], hashes: Sequence[bytes]
+        self,
+        handoff_id: str,
+        server: str,
+        known: int,
+        world_size: int,
+        shards: tuple[Shard, ...],
+        hashes: Sequence[bytes],
     ) -> bool:
         """False where it cannot.  Otherwise `HandoffModule.over` is called once, later.  Any thread."""
 
@@ -162,7 +171,7 @@ class HandoffModule(RequestModule):
     def open(self, call: Call, handoff_id: str, key: EngineKey) -> None:
         """Of one that is over, it begins anew: another engine prefills."""
         hashes = b"".join(self._context.hasher.chunk_hashes(key.token_ids, key.end))
-        self._change(handoff_id, OPEN, hashes=hashes)
+        self._change(handoff_id, OPEN, hashes=hashes, world_size=key.world_size)
 
     def chunk(self, call: Call, handoff_id: str, chunks: int) -> None:
         self._change(handoff_id, OPEN, chunks)
@@ -214,7 +223,7 @@ class HandoffModule(RequestModule):
             follower = self.follower if shards and hashes and len(self._followed) < FOLLOWED_MAX else None
             if follower is not None:
                 self._followed.add(handoff_id)
-        if follower is None or not follower.start(handoff_id, server, known, shards, hashes):
+        if follower is None or not follower.start(handoff_id, server, known, key.world_size, shards, hashes):
             self.over(handoff_id)
 
     # --- what comes from its server
@@ -223,6 +232,11 @@ class HandoffModule(RequestModule):
     def seconds(self) -> float:
         """Without news, until a hand-off is forgotten."""
         return self._seconds
+
+    def cannot_read(self, reason: str) -> None:
+        """What is handed over is nothing for the engine that waits."""
+        with self._lock:
+            self._counts[reason] += 1
 
     def heard(self, handoff_id: str, state: str, chunks: int) -> None:
         """A hand-off that is followed is so far."""
@@ -243,7 +257,9 @@ class HandoffModule(RequestModule):
 
     # --- inside
 
-    def _change(self, handoff_id: str, state: str, chunks: int = 0, hashes: bytes | None = None) -> None:
+    def _change(
+        self, handoff_id: str, state: str, chunks: int = 0, hashes: bytes | None = None, world_size: int = 0
+    ) -> None:
         """`hashes` begin it anew; what has come late of one that is over is ignored."""
         _check(handoff_id)
         with self._lock:
@@ -251,6 +267,7 @@ class HandoffModule(RequestModule):
             if state == OPEN and hashes is None and handoff.state in (COMPLETE, CANCELLED):
                 return
             handoff.state = state
+            handoff.world_size = world_size or handoff.world_size
             if hashes is not None and hashes != handoff.hashes:
                 self._hash_bytes += len(hashes) - len(handoff.hashes)
                 handoff.hashes, handoff.chunks = hashes, 0

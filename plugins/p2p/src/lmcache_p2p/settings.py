@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -37,19 +37,24 @@ def address_of(url: str) -> Address:
     return Address(parts.hostname, parts.port)
 
 
+LookupTimeout = Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)]
+LoadTimeout = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
+LeasedRatio = Annotated[float, Field(gt=0, le=1)]
+
+
 class PeerSettings(PluginSettings):
     advertise_url: str
     listen_url: str
-    lookup_timeout: float = Field(1.0, gt=0, le=60, allow_inf_nan=False)
+    lookup_timeout: LookupTimeout = 1.0
     transfer_engine: str = "auto"
-    max_leased_ratio: float = Field(0.25, gt=0, le=1)
+    max_leased_ratio: LeasedRatio = 0.25
     lease_seconds: float = Field(15.0, ge=1, le=60, allow_inf_nan=False)
     peers_per_lookup: int = Field(4, ge=1, le=64)
 
 
 class TcpSettings(PluginSettings):
     port: int = Field(0, ge=0, le=65_535)
-    load_timeout: float = Field(30.0, gt=0, le=600, allow_inf_nan=False)
+    load_timeout: LoadTimeout = 30.0
     plaintext: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -63,6 +68,9 @@ class TcpSettings(PluginSettings):
         if self.plaintext and self.tls_cert is not None:
             raise ValueError("plaintext (--p2p-plaintext) and tls_cert (--p2p-tls-cert) exclude each other")
         return self
+
+
+_PEER, _TCP = PeerSettings.model_fields, TcpSettings.model_fields
 
 
 class PeerFlags(PluginSettings):
@@ -79,18 +87,18 @@ class PeerFlags(PluginSettings):
         json_schema_extra={"metavar": "URL"},
         description="Address to listen at; default: the advertised one.",
     )
-    p2p_lookup_timeout: float = Field(
-        1.0, gt=0, le=60, allow_inf_nan=False, description="Seconds that peers have to answer a lookup."
+    p2p_lookup_timeout: LookupTimeout = Field(
+        _PEER["lookup_timeout"].default, description="Seconds that peers have to answer a lookup."
     )
-    p2p_load_timeout: float = Field(
-        30.0, gt=0, le=600, allow_inf_nan=False, description="Seconds without a byte after which a read is abandoned."
+    p2p_load_timeout: LoadTimeout = Field(
+        _TCP["load_timeout"].default, description="Seconds without a byte after which a read is abandoned."
     )
     p2p_transfer_engine: str = Field(
-        "auto",
+        _PEER["transfer_engine"].default,
         description="Transfer channel: auto, or the name of one, such as tcp. auto: the fastest that both servers have.",
     )
-    p2p_max_leased_ratio: float = Field(
-        0.25, gt=0, le=1, description="Share of L1 that other servers may read at one time."
+    p2p_max_leased_ratio: LeasedRatio = Field(
+        _PEER["max_leased_ratio"].default, description="Share of L1 that other servers may read at one time."
     )
     p2p_tcp_port: int = Field(
         0,
