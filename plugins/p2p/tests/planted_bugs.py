@@ -151,8 +151,8 @@ BUGS: Final = (
     Bug(
         "the offsets of objects are swapped",
         LEASES,
-        "objects = iter(lease.objects)",
-        "objects = reversed(lease.objects)",
+        "objects = iter(leased)",
+        "objects = reversed(leased)",
         "test_owner.py::test_a_lookup_leases_what_is_there",
     ),
     Bug(
