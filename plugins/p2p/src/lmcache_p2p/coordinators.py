@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY_SHARE: Final = 0.25
 """Of the time that peers have to answer a lookup: what a silent coordinator costs one."""
-QUIET_SECONDS: Final = (1.0, 2.0, 5.0, 10.0)
+QUIET_SECONDS: Final = (1.0, 2.0)
 """Between two probes of a directory that is silent, by failures in a row."""
 HINTS_MAX: Final = 1 << 18
 """Chunks that are remembered with the peer that hands them over."""
