@@ -39,6 +39,7 @@ def pair(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
         "lmcache.heartbeat_seconds": HEARTBEAT_SECONDS,
         "lmcache.lookup_timeout_ms": 20_000,
         "lmcache.pd_role": "both",
+        "lmcache.handoff_progress_seconds": 20.0,  # a step of prefill may take long on a busy machine
     }
     options = ("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS))
     with ExitStack() as stack:

@@ -44,6 +44,7 @@ def pair(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
             "lmcache.heartbeat_seconds": HEARTBEAT_SECONDS,
             "lmcache.lookup_timeout_ms": 20_000,
             "lmcache.pd_role": "both",
+            "lmcache.handoff_progress_seconds": 20.0,
         }
         engines = [
             EngineProcess(
@@ -93,7 +94,7 @@ class ServedEngine(LocalEngine):
 def test_an_engine_is_handed_what_another_servers_engine_computes(
     pair: Pair, reference: Reference, tmp_path: Path, mode: str
 ) -> None:
-    """By the server that has it, without the directory; less than a block of the prompt is computed again."""
+    """By the server that has it, before the directory knows; less than a block of the prompt is computed again."""
     seed = {"sequential": 72, "concurrent": 73}[mode]
     prompts = [random_prompt(seed, length) for length in (40, 1_055, 3_000)]
     asked = pair.fleet.servers[1].status()["reader"]["directory_asked"]
@@ -106,7 +107,8 @@ def test_an_engine_is_handed_what_another_servers_engine_computes(
         assert_computed(prefill.answers)
         assert_right(decode.answers, reference.answers(prompts))
         assert_cached(decode.answers, BLOCK_TOKENS)
-    assert pair.fleet.servers[1].status()["reader"]["directory_asked"] == asked
+    # Once for each prompt, for the key behind its end, which prefill's server has not.
+    assert pair.fleet.servers[1].status()["reader"]["directory_asked"] <= asked + len(prompts)
 
 
 def test_a_flipped_byte_is_computed_and_never_taken(pair: Pair, reference: Reference) -> None:

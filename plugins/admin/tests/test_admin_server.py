@@ -69,7 +69,7 @@ def test_with_a_token_no_request_is_answered_without_it() -> None:
             ("GET", "/", None),
             ("GET", "/config", None),
             ("GET", "/openapi.json", None),
-            ("PUT", "/loglevel", {"logger": "lmcache_core", "level": "INFO"}),
+            ("PUT", "/loglevel", {"logger": "lmcache_core", "level": None}),
             ("GET", "/status", None),
             ("GET", "/quota", None),
             ("PUT", "/quota/a", {"limit_gb": 1}),
