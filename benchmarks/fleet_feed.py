@@ -44,11 +44,11 @@ def server(folder: Path, name: str, *options: str) -> ServerProcess:
 
 def store(engine: FakeEngine, process: int, some: list[list[int]]) -> float:
     """CPU seconds of the server."""
-    begun = cpu_seconds(process)
+    start = cpu_seconds(process)
     for prompt in some:
         if not engine.store(prompt):
             raise SystemExit("a store was refused")
-    return cpu_seconds(process) - begun
+    return cpu_seconds(process) - start
 
 
 def lags(coordinator: CoordinatorProcess, engine: FakeEngine, source: Iterator[list[int]], name: str) -> list[float]:

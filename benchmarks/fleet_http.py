@@ -126,13 +126,13 @@ def full_sync(port: int, process: int, members: int, keys: int) -> Sequence[byte
         for page in pages[member]:
             clients[member].ask(page)
 
-    cpu, begun = cpu_seconds(process), time.monotonic()
+    cpu, start = cpu_seconds(process), time.monotonic()
     threads = [threading.Thread(target=send, args=(member,)) for member in range(members)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    seconds, cpu = time.monotonic() - begun, cpu_seconds(process) - cpu
+    seconds, cpu = time.monotonic() - start, cpu_seconds(process) - cpu
     total = members * keys
     rate = total / seconds / 1e6
     print(f"full sync of {members} x {keys:,} keys: {seconds:.2f} s, {rate:.2f}M placements/s, {cpu:.2f} s of CPU")
@@ -144,9 +144,9 @@ def latency(name: str, port: int, make: Callable[[], bytes], pause: float = 0.00
     client.ask(make())
     for _ in range(ANSWERS):
         asked = make()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         client.ask(asked)
-        took.append((time.perf_counter() - begun) * 1e3)
+        took.append((time.perf_counter() - start) * 1e3)
         time.sleep(pause)
     took.sort()
     print(f"{name}: p50 {statistics.median(took):.2f} ms, p99 {took[int(len(took) * 0.99)]:.2f} ms")
@@ -160,9 +160,9 @@ def ask_now_and_then(port: int, seconds: float, answers: Any) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.1)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         client.ask(asked)
-        took.append((time.perf_counter() - begun) * 1e3)
+        took.append((time.perf_counter() - start) * 1e3)
     answers.put(sorted(took))
 
 
@@ -186,8 +186,8 @@ def crowd(port: int, process: int, members: int, seconds: float, interval: float
     asker = SPAWN.Process(target=ask_now_and_then, args=(port, seconds, asked))
     asker.start()
     asked.get()
-    cpu, begun, sent, answered = cpu_seconds(process), time.monotonic(), 0, 0
-    while (now := time.monotonic() - begun) < seconds:
+    cpu, start, sent, answered = cpu_seconds(process), time.monotonic(), 0, 0
+    while (now := time.monotonic() - start) < seconds:
         due = int(now / interval * members)
         while sent < due:
             member, round_ = sent % members, sent // members
@@ -200,13 +200,22 @@ def crowd(port: int, process: int, members: int, seconds: float, interval: float
         for key, _ in selector.select(1.0):
             key.data.answer()
             answered += 1
-    wall, cpu = time.monotonic() - begun, cpu_seconds(process) - cpu
+    wall, cpu = time.monotonic() - start, cpu_seconds(process) - cpu
     took = asked.get()
     asker.join()
     print(
         f"{members} members, {sent / wall:.0f} requests/s with {sent * keys / wall:,.0f} changes/s: {cpu / wall:.2f} cores; "
         f"/query beside it: p50 {statistics.median(took):.2f} ms, p99 {took[int(len(took) * 0.99)]:.2f} ms"
     )
+
+
+def coordinator_with_token(folder: Path) -> CoordinatorProcess:
+    """Not started yet.  It refuses requests without TOKEN."""
+    tokens = folder / "tokens"
+    tokens.write_text(TOKEN)
+    tokens.chmod(0o600)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    return CoordinatorProcess(folder, "--token-file", str(tokens), headers=headers)
 
 
 def main() -> None:
@@ -217,26 +226,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     args = parser.parse_args()
     print(description())
-    with tempfile.TemporaryDirectory() as folder:
-        tokens = Path(folder, "tokens")
-        tokens.write_text(TOKEN)
-        tokens.chmod(0o600)
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        with CoordinatorProcess(Path(folder), "--token-file", str(tokens), headers=headers) as coordinator:
-            assert coordinator.process is not None
-            process = coordinator.process.pid
-            everything = full_sync(coordinator.port, process, args.members, args.keys)
-            some = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder, coordinator_with_token(Path(folder)) as coordinator:
+        assert coordinator.process is not None
+        process = coordinator.process.pid
+        everything = full_sync(coordinator.port, process, args.members, args.keys)
+        some = random.Random(1)
 
-            def keys() -> bytes:
-                mine = everything[some.randrange(args.members)]
-                at = some.randrange(max(1, args.keys - QUERY_CHUNKS)) * HASH_BYTES
-                return mine[at : at + QUERY_CHUNKS * HASH_BYTES]
+        def keys() -> bytes:
+            mine = everything[some.randrange(args.members)]
+            at = some.randrange(max(1, args.keys - QUERY_CHUNKS)) * HASH_BYTES
+            return mine[at : at + QUERY_CHUNKS * HASH_BYTES]
 
-            latency(f"/fleet/lookup of {QUERY_CHUNKS} keys", coordinator.port, lambda: lookup(keys()))
-            latency(f"/query_by_hash of {QUERY_CHUNKS} chunks", coordinator.port, lambda: by_hash(keys()))
-            crowd(coordinator.port, process, args.idle, args.seconds, 5.0, 0)
-            crowd(coordinator.port, process, args.idle, args.seconds, 1.0, 100)
+        latency(f"/fleet/lookup of {QUERY_CHUNKS} keys", coordinator.port, lambda: lookup(keys()))
+        latency(f"/query_by_hash of {QUERY_CHUNKS} chunks", coordinator.port, lambda: by_hash(keys()))
+        crowd(coordinator.port, process, args.idle, args.seconds, 5.0, 0)
+        crowd(coordinator.port, process, args.idle, args.seconds, 1.0, 100)
 
 
 def lookup(hashes: bytes) -> bytes:

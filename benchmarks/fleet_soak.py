@@ -18,7 +18,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from benchmarks.fleet_http import CHUNK_TOKENS, MODEL, QUERY_CHUNKS, TOKEN, Client, by_hash, json_request, request
+from benchmarks.fleet_http import (
+    CHUNK_TOKENS,
+    MODEL,
+    QUERY_CHUNKS,
+    Client,
+    by_hash,
+    coordinator_with_token,
+    json_request,
+    request,
+)
 from benchmarks.machine import description
 from benchmarks.soak.samples import anonymous_bytes
 from benchmarks.soak.trend import trend
@@ -196,13 +205,8 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between steps")
     args = parser.parse_args()
     print(description())
-    with tempfile.TemporaryDirectory() as folder:
-        tokens = Path(folder, "tokens")
-        tokens.write_text(TOKEN)
-        tokens.chmod(0o600)
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        with CoordinatorProcess(Path(folder), "--token-file", str(tokens), headers=headers) as coordinator:
-            soak(coordinator, args.minutes * 60, args.members, args.pause)
+    with tempfile.TemporaryDirectory() as folder, coordinator_with_token(Path(folder)) as coordinator:
+        soak(coordinator, args.minutes * 60, args.members, args.pause)
 
 
 def soak(coordinator: CoordinatorProcess, seconds: float, members: int, pause: float) -> None:
@@ -216,10 +220,10 @@ def soak(coordinator: CoordinatorProcess, seconds: float, members: int, pause: f
     name_spaces(client)
     alive = [Member(next(names), client, random_, shared) for _ in range(members)]
     samples: list[tuple[int, int]] = []
-    begun = sampled = time.monotonic()
+    start = sampled = time.monotonic()
     for step in itertools.count():
         now = time.monotonic()
-        if now - begun >= seconds:
+        if now - start >= seconds:
             break
         alive[step % members].step(f"tenant-{step // 10}")
         others.step()
@@ -231,7 +235,7 @@ def soak(coordinator: CoordinatorProcess, seconds: float, members: int, pause: f
             sampled = now
             samples.append((client.statuses.total(), anonymous_bytes(process)))
         # At a fixed rate: what is remembered for a time is as much as comes in that time.
-        time.sleep(max(0.0, begun + (step + 1) * pause - time.monotonic()))
+        time.sleep(max(0.0, start + (step + 1) * pause - time.monotonic()))
     late = samples[int(len(samples) * WARM_UP) :]
     slope = trend([requests / 1000 for requests, _ in late], [float(held) for _, held in late])
     print(

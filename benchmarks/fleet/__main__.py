@@ -113,8 +113,8 @@ def table(results: Results) -> str:
 
 
 def run(rounds: int, placements: int, small: int) -> Results:
-    begun, started = datetime.datetime.now(datetime.UTC), time.monotonic()
-    results = Results(what="fleet", begun=begun.strftime("%Y-%m-%dT%H:%M:%SZ"), machine=machine.description())
+    date, start = datetime.datetime.now(datetime.UTC), time.monotonic()
+    results = Results(what="fleet", begun=date.strftime("%Y-%m-%dT%H:%M:%SZ"), machine=machine.description())
     subjects = [subject for subject in SUBJECTS if not subject.public or public_is_installed()]
     if len(subjects) < len(SUBJECTS):
         results.failures.append("LMCache 0.5.6 is not installed in .venv-engine: left out")
@@ -135,7 +135,7 @@ def run(rounds: int, placements: int, small: int) -> Results:
                 print(
                     f"{name}: " + ", ".join(f"{figure} {value:,.4g}" for figure, value in figures.items()), flush=True
                 )
-    results.seconds = time.monotonic() - started
+    results.seconds = time.monotonic() - start
     return results
 
 

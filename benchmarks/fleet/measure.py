@@ -52,19 +52,19 @@ def resident_bytes() -> int:
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    begun = time.thread_time()
+    start = time.thread_time()
     call()
-    return time.thread_time() - begun
+    return time.thread_time() - start
 
 
 def each_seconds(calls: list[Callable[[], object]]) -> float:
     """CPU seconds of one call, on average."""
     done, taken = 0, 0.0
     while taken < LEAST_SECONDS:
-        begun = time.thread_time()
+        start = time.thread_time()
         for call in calls:
             call()
-        taken += time.thread_time() - begun
+        taken += time.thread_time() - start
         done += len(calls)
     return taken / done
 
@@ -115,9 +115,9 @@ def measure(name: str, instances: int, chunks: int, common: int) -> dict[str, fl
     if hasattr(it, "sweep"):
         steps, more = [], True
         while more:
-            begun = time.thread_time()
+            start = time.thread_time()
             more = it.sweep()
-            steps.append(time.thread_time() - begun)
+            steps.append(time.thread_time() - start)
         figures["sweep_worst_ms"] = max(steps) * 1e3
     return figures
 

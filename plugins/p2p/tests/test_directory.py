@@ -85,8 +85,8 @@ def test_questions_are_bounded(owner: ScriptedOwner, monkeypatch: pytest.MonkeyP
 
 
 def timed(rig: ReaderRig, *numbers: int) -> tuple[list[Outcome], float]:
-    begun = time.monotonic()
-    return rig.lookup(*numbers), time.monotonic() - begun
+    start = time.monotonic()
+    return rig.lookup(*numbers), time.monotonic() - start
 
 
 def test_silent_coordinators_cost_one_lookup_their_share_of_its_time(

@@ -66,12 +66,12 @@ def followed(
     assert reader.work is not None
 
     async def until_over() -> float:
-        begun = time.monotonic()
+        start = time.monotonic()
         following = asyncio.create_task(reader.work())  # type: ignore[misc]
         while not handoffs.ended:
             await asyncio.sleep(0.005)
         following.cancel()  # it holds what was pulled for a while
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
     taken = asyncio.run(until_over())
     assert handoffs.reasons == list(reasons)

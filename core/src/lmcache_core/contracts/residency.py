@@ -49,7 +49,7 @@ class Overrun(NamedTuple):
 
 class SnapshotPart(NamedTuple):
     begins_at: int
-    """The feed's next number when the snapshot was begun; the same in all parts."""
+    """The feed's next number at the start of the snapshot; the same in all parts."""
     objects: Sequence[Change]
     """Of the kind STORE."""
 

@@ -20,11 +20,11 @@ class Doing(Enum):
     GAP = "gap"
     """Keys in front of the page are missing.  Nothing is applied."""
     BEGIN = "begin"
-    """The first page of a snapshot: apply it to a new generation, and drop one that was begun before."""
+    """The first page of a snapshot: apply it to a new generation, and drop an unfinished one."""
     ADD = "add"
-    """A further page of the snapshot: apply it to the generation that was begun."""
+    """A further page of the snapshot: apply it to the open generation."""
     COMPLETE = "complete"
-    """The last page: apply it to the generation that was begun, which then replaces the one before."""
+    """The last page: apply it to the open generation, which then replaces the one before."""
     WHOLE = "whole"
     """The first page and the last: BEGIN and COMPLETE in one."""
 
@@ -44,7 +44,7 @@ class Cursor:
         self.gaps = 0
         """Journal pages that were refused because keys in front of them are missing."""
         self._snapshot = -1
-        """The newest one that was begun."""
+        """The newest one that was started."""
         self._page: int | None = None
         """Number of its page that is awaited; None: it is complete, or there is none."""
 

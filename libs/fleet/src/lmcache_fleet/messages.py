@@ -127,7 +127,7 @@ class SnapshotPage(Page, frozen=True, kw_only=True, tag="snapshot", dict=True):
     snapshot: Number
     """Larger than that of every earlier snapshot of this source and incarnation."""
     begins_at: Number
-    """The journal's next number when the snapshot was begun."""
+    """The journal's next number at the start of the snapshot."""
     page: Number
     """0 for the first; the others follow without a gap."""
     last: bool

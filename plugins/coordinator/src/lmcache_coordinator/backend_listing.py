@@ -8,7 +8,7 @@ from typing import Final
 from lmcache_fleet.messages import SnapshotPage
 
 ASKED_SECONDS: Final = 10.0
-"""Until a listing that was not begun is asked again, of any member."""
+"""Seconds until a listing that did not start is requested again, of any member."""
 PAGE_SECONDS: Final = 60.0
 """Until one is that does not go on."""
 

@@ -43,7 +43,7 @@ class Conditions:
         return tuple(sorted(self._active.values(), key=lambda each: (order.index(each.condition.severity), each.since)))
 
     def look(self) -> None:
-        """Find out what is wrong now, and log what has begun and ended."""
+        """Find out what is wrong now, and log what starts and ends."""
         with self._looking:
             self._counted: dict[str, tuple[int, float]] = {}
             found = {(each.name, each.subject): each for each in self._found()}
@@ -55,15 +55,15 @@ class Conditions:
                 for key, each in found.items()
             }
         for key in found.keys() - before.keys():
-            begun = found[key]
+            added = found[key]
             logger.log(
-                _LEVELS[begun.severity],
+                _LEVELS[added.severity],
                 "condition began name=%s subject=%s severity=%s reason=%r remedy=%r",
-                begun.name,
-                begun.subject or "coordinator",
-                begun.severity.value,
-                begun.reason,
-                begun.remedy,
+                added.name,
+                added.subject or "coordinator",
+                added.severity.value,
+                added.reason,
+                added.remedy,
             )
         for key in before.keys() - found.keys():
             logger.info(

@@ -206,7 +206,7 @@ class SharedUsage:
             del reported[oldest]
 
     def begin_listing(self, backend: Backend) -> None:
-        """A listing of the backend comes, in pages, while servers go on.  One that was begun before is abandoned."""
+        """A listing of the backend comes, in pages, while servers go on.  An unfinished one is abandoned."""
         with self._lock:
             self._epochs[backend] = self._epochs.get(backend, 0) + 1
             self._listing[backend] = set()

@@ -149,7 +149,7 @@ class Owner:
         self._wakes.wake()
 
     def close(self, seconds: float) -> None:
-        """After `stop`: wait for the end of `run`, where it has begun."""
+        """After `stop`: wait for the end of `run`, if it was started."""
         if self._runs:
             self._over.wait(seconds)
         else:

@@ -112,7 +112,7 @@ class Transfers:
         peer, size = lease.peer, sum(read.buffer.length for read in reads)
         peer.bytes_in_flight += size
         peer.counts["submitted"] += len(reads)
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             done = await self._transferred(lease, route, reads, places, report)
         finally:
@@ -124,7 +124,7 @@ class Transfers:
         good = await self._loop.run_in_executor(self._checking, _checked, read)
         for number, outcome in zip(whole, good, strict=True):
             found[number] = outcome
-        peer.counts["read_seconds"] += time.monotonic() - begun
+        peer.counts["read_seconds"] += time.monotonic() - start
         return found
 
     async def _transferred(

@@ -218,10 +218,10 @@ def _passes(given: argparse.Namespace, reader: Reader, objects: Objects, offered
     right = [offered.digests[number % sources] for number in range(objects.number)]
     seconds, wrong = list[float](), 0
     for number in range(given.warmup + given.iters):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         found = reader.read(reads)
         if number >= given.warmup:
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - start)
         wrong += sum(a != b for a, b in zip(found, right, strict=True))
     return seconds, wrong
 
