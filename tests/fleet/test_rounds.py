@@ -35,6 +35,7 @@ from tests.fleet.test_two_servers import CHUNK_TOKENS, GIB, OBJECT_BYTES, prompt
 from tests.remote.redis_servers import RedisServer
 from tests.remote.tcp_proxy import CutAfter, Nothing, Refuse, ResetAfter, Silence, TcpProxy, Way
 
+ROUNDS: Final = 200 if os.environ.get("LMCACHE_TEST_LONG") else 30
 TIMEOUT_SECONDS: Final = 3.0
 LONG_SECONDS: Final = 60.0
 RIGHT_SECONDS: Final = 3.0
@@ -360,7 +361,7 @@ def _or_error(is_right: Callable[[], str]) -> str:
 
 @pytest.mark.parametrize(
     ("servers", "rounds"),
-    [(2, 3), pytest.param(5, 200, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])],
+    [(2, 3), pytest.param(5, ROUNDS, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])],
 )
 def test_after_each_fault_all_is_right(servers: int, rounds: int, tmp_path: Path) -> None:
     with ExitStack() as stack:

@@ -6,6 +6,7 @@ and the peer is used again.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 
 from tests.peers.rounds import Site
 
+ROUNDS = 500 if os.environ.get("LMCACHE_TEST_LONG") else 40
+
 
 @pytest.mark.parametrize("engine", ["tcp", "auto"])
-@pytest.mark.parametrize("rounds", [10, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])])
+@pytest.mark.parametrize("rounds", [10, pytest.param(ROUNDS, marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])])
 def test_after_each_fault_all_is_right(engine: str, rounds: int, tmp_path: Path) -> None:
     with ExitStack() as stack:
         site = Site(tmp_path, stack, engine, seed=1)
