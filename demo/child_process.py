@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from demo.preloaded import ForkedProcess, Preloaded
+
 TAIL_LINES = 30
 
 
@@ -23,12 +25,21 @@ class ChildProcess:
     from the terminal reaches only us.  All starts append to the same log.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        preloaded: Preloaded | None = None,
+    ) -> None:
+        """`preloaded` starts it, where there is one."""
         self.name = name
         self.log_path = log_path
         self._command = list(command)
         self._environment = dict(environment)
-        self._process: subprocess.Popen[str] | None = None
+        self._preloaded = preloaded
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
 
     @property
     def running(self) -> bool:
@@ -63,6 +74,9 @@ class ChildProcess:
         assert not self.running, f"{self.name} runs already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("a") as log:
+            if self._preloaded is not None:
+                self._process = self._preloaded.popen(self._command, self._environment, log, piped=piped)
+                return
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
@@ -118,6 +132,6 @@ class ChildProcess:
         shown = "\n".join(f"    {line}" for line in tail)
         return ChildError(f"{self.name} {what}; the end of its log ({self.log_path}):\n{shown}")
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[str] | ForkedProcess:
         assert self._process is not None, f"{self.name} was never started"
         return self._process

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from typing import Any, Self
 from demo.answer import Answer
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
+from demo.preloaded import Preloaded
 from demo.shared_memory import shared_by_group
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +50,12 @@ def engine_environment(tensor_parallel: int, kv_gib: int = 1, *, one_process: bo
         "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not one_process)),
         "VLLM_LOGGING_COLOR": "0",
     }
+
+
+@cache
+def preloaded(python: Path) -> Preloaded:
+    """What starts engines of this environment: one for all of a process, and as long as it."""
+    return Preloaded(python, engine_environment(1))
 
 
 def answer_of(line: Mapping[str, Any]) -> Answer:
@@ -97,7 +105,7 @@ class EngineProcess:
             command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
             command += ["--connector", connector]
         environment = engine_environment(tensor_parallel, kv_gib, one_process=one_process)
-        self._child = ChildProcess("vLLM", command, log_path, environment)
+        self._child = ChildProcess("vLLM", command, log_path, environment, preloaded(python))
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._shared: set[Path] = set()
 
@@ -112,7 +120,8 @@ class EngineProcess:
         return self._child.log_path.read_text(errors="replace")
 
     def launch(self) -> None:
-        """Start the process and return at once: several engines can then start side by side."""
+        """Start the process and return at once: several engines can then start side by side.  The first of an environment
+        waits for its imports."""
         self._child.start(piped=True)
         self._lines = queue.SimpleQueue()  # what an earlier start has left unread is not this one's
         reader = threading.Thread(target=self._read, args=(self._lines,), name="engine-reader", daemon=True)

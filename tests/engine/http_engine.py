@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from demo.child_process import ChildError, ChildProcess
-from demo.engine_process import ENGINE_PYTHON, MODEL, engine_environment
+from demo.engine_process import ENGINE_PYTHON, MODEL, engine_environment, preloaded
 from lmcache_devkit import free_port
 
 STEP_TOKENS: Final = 2048
@@ -51,9 +51,8 @@ class HttpEngine:
         command += ["--hf-overrides", json.dumps({"max_position_embeddings": 8448})]
         if transfer:
             command += ["--kv-transfer-config", json.dumps(transfer), "--disable-hybrid-kv-cache-manager"]
-        self._child = ChildProcess(
-            f"vLLM {name}", command, folder / f"{name}.log", engine_environment(1) | dict(environment)
-        )
+        own = engine_environment(1) | dict(environment)
+        self._child = ChildProcess(f"vLLM {name}", command, folder / f"{name}.log", own, preloaded(ENGINE_PYTHON))
         self.url = f"http://127.0.0.1:{self.port}"
 
     @property
