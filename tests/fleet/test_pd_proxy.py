@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from demo.server_process import ServerProcess
 from lmcache_core import HashChain, KeySpace
 from lmcache_fleet.families import Family, chunk_hashes
 from lmcache_fleet.messages import HASH_BYTES, JournalPage, Kind, Run, encode
+from lmcache_vllm.server_link import ServerLink
+from lmcache_vllm.settings import Settings
 from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
 from plugins.pd.tests.local_engine import LocalEngine
 from plugins.pd.tests.proxy_process import ProxyProcess
@@ -92,6 +95,48 @@ def test_decode_that_is_asked_at_once_gets_the_name_of_prefills_server(scene: Sc
         assert proxy.complete().status == 200
         params = [each.body["kv_transfer_params"] for each in scene.decode.completions]
         assert params[-1].get("lmcache.handoff_server", "") == params[-2].get("lmcache.handoff_server", "") == ""
+
+
+def urls(found: Any) -> tuple[set[str], set[str]]:
+    return {each["url"] for each in found["prefill"]}, {each["url"] for each in found["decode"]}
+
+
+def test_engines_with_a_role_are_learned_from_the_coordinator(tmp_path: Path) -> None:
+    """As their connectors say, until they end, and while the coordinator is away."""
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(CoordinatorProcess(tmp_path))
+        first, second = (stack.enter_context(LocalEngine(name)) for name in ("p", "d"))
+        server = stack.enter_context(
+            ServerProcess(
+                [
+                    "--l1-size-gb",
+                    "0.0625",
+                    "--coordinator-url",
+                    coordinator.url,
+                    "--coordinator-heartbeat-interval",
+                    "0.2",
+                ],
+                tmp_path / "server.log",
+            )
+        )
+        proxy = stack.enter_context(ProxyProcess(tmp_path, [], [], "--coordinator-url", coordinator.url))
+        assert proxy.complete().status == 502
+        place = {"lmcache.port": server.port, "lmcache.heartbeat_seconds": 0.2}
+        prefill = ServerLink(Settings.of({**place, "lmcache.pd_role": "producer", "lmcache.engine_url": first.url}))
+        stack.callback(prefill.close)
+        decode = ServerLink(Settings.of({**place, "lmcache.pd_role": "receiver", "lmcache.engine_url": second.url}))
+        stack.callback(decode.close)
+        proxy.wait(lambda found: urls(found) == ({first.url}, {second.url}))
+        assert proxy.complete().status == 200
+        assert (len(first.completions), len(second.completions)) == (1, 1)
+        coordinator.kill()
+        prefill.close()
+        assert proxy.complete().status == 200
+        assert len(first.completions) == 2, "what was known is used"
+        coordinator.start()
+        proxy.wait(lambda found: urls(found) == (set(), {second.url}))
+        assert proxy.complete().status == 200
+        assert len(first.completions) == 2
 
 
 def test_a_coordinator_that_is_silent_or_dead_delays_no_request_for_long(scene: Scene) -> None:

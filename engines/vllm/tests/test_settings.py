@@ -50,6 +50,10 @@ def test_what_is_not_ours_is_left_alone() -> None:
         ({"lmcache.save_decode": "yes"}, "true or false"),
         ({"lmcache.eager_lookups": -1}, "from 0"),
         ({"lmcache.url": ""}, "a text"),
+        ({"lmcache.engine_url": "http://10.0.0.1:8100"}, "without 'lmcache.pd_role'"),
+        ({"lmcache.engine_url": "10.0.0.1:8100", "lmcache.pd_role": "both"}, "an address like"),
+        ({"lmcache.engine_url": "http://u@h:1/v1", "lmcache.pd_role": "both"}, "an address like"),
+        ({"lmcache.engine_url": "http://h:99999", "lmcache.pd_role": "both"}, "an address like"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], says: str) -> None:
@@ -61,4 +65,5 @@ def test_what_is_wrong_is_named(given: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
 def test_the_readme_lists_every_setting_with_its_default(field: Any) -> None:
     shown = f"`{field.default}`" if isinstance(field.default, str) else json.dumps(field.default).removesuffix(".0")
+    shown = "none" if field.default == "" else shown
     assert f"| `lmcache.{field.name}` | {shown} | " in README.read_text()

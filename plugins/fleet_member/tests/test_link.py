@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from lmcache_core import HashChain, KeySpace, ObjectKey, Outcome, ServerInfo, ServiceContext
@@ -25,6 +26,9 @@ class Coordinator:
     def __init__(self) -> None:
         self.commands: list[DeleteKeys] = []
         self.heard: list[tuple[str, ...]] = []
+        self.metadata: dict[str, Any] = {}
+        """What a module of the server says for its registration."""
+        self.registered: list[Mapping[str, Any]] = []
         self.is_down = False
         self.meanwhile: Callable[[], None] = lambda: None
         """Called while a heartbeat is under way."""
@@ -35,6 +39,8 @@ class Coordinator:
         if path.startswith("/fleet/heartbeat/"):
             self.heard.append(decode_heartbeat(body or b"").not_deleted)
             self.meanwhile()
+        if path == "/instances":
+            self.registered.append(msgspec.json.decode(body or b"")["metadata"])
         commands, self.commands = tuple(self.commands), []
         return Answer(200, encode(Reply(commands=commands)))
 
@@ -67,7 +73,8 @@ def coordinator() -> Coordinator:
 def link(adapter: Adapter, coordinator: Coordinator) -> Link:
     adapters = SimpleNamespace(clients=lambda: [adapter])
     control = SimpleNamespace(adapters=adapters, freeze=SimpleNamespace(begin=lambda *_: None, end=lambda _: None))
-    context = cast(ServiceContext, SimpleNamespace(feeds=[], value_at=lambda _: None, control=control))
+    server = SimpleNamespace(status=lambda: {"modules": {"quiet": {}, "handoffs": {"metadata": coordinator.metadata}}})
+    context = cast(ServiceContext, SimpleNamespace(feeds=[], value_at=lambda _: None, control=control, server=server))
     settings: dict[str, Any] = {"urls": ["http://127.0.0.1:9"], "advertise_ip": "127.0.0.1", "heartbeat_interval": 3600}
     member = Member(MemberSettings.model_validate(settings), context)
     member.start(ServerInfo("server-1", "boot", "tcp://127.0.0.1:1", None, 16, "0"))
@@ -84,6 +91,15 @@ def obey(link: Link, coordinator: Coordinator, *commands: DeleteKeys) -> None:
     link.step()
     link.stop()  # the thread of deletes ends behind what was asked so far
     link.run_deletes()
+
+
+def test_what_modules_say_is_registered_and_again_when_it_changes(link: Link, coordinator: Coordinator) -> None:
+    own = {"chunk_tokens": 16, "version": "0"}
+    assert coordinator.registered == [own]
+    for metadata in ({}, {"decode_urls": ["http://d:1"]}, {"decode_urls": ["http://d:1"]}, {}):
+        coordinator.metadata = metadata
+        obey(link, coordinator)
+    assert coordinator.registered == [own, {**own, "decode_urls": ["http://d:1"]}, own]
 
 
 def test_what_was_deleted_needs_no_word(link: Link, coordinator: Coordinator, adapter: Adapter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import strategies as st
@@ -27,8 +27,15 @@ from lmcache_client.handoff import (
     UNKNOWN,
     HandoffState,
 )
-from lmcache_core import DEFERRED, ProtocolError
-from lmcache_p2p.handoffs import HANDOFFS_MAX, HASHES_BYTES_MAX, WAITERS_MAX, HandoffModule, HandoffSettings
+from lmcache_core import DEFERRED, Call, ProtocolError
+from lmcache_p2p.handoffs import (
+    ENGINES_MAX,
+    HANDOFFS_MAX,
+    HASHES_BYTES_MAX,
+    WAITERS_MAX,
+    HandoffModule,
+    HandoffSettings,
+)
 
 LONG = 30.0
 CHUNK_TOKENS = 16
@@ -129,6 +136,33 @@ def module_at(now: Callable[[], float], seconds: float = 1.0) -> HandoffModule:
     clock = SimpleNamespace(monotonic=now)
     context: Any = SimpleNamespace(clock=clock, hasher=FakeHasher(), boot_id="test")
     return HandoffModule(HandoffSettings(seconds=seconds), context)
+
+
+def test_engines_with_a_role_are_part_of_the_servers_metadata() -> None:
+    module, call = module_at(lambda: 0.0), cast(Call, None)
+    assert module.status()["metadata"] == {}
+    module.engine(call, "http://p:1", "producer")
+    module.engine(call, "http://b:1", "both")
+    module.engine(call, "http://d:1", "both")
+    module.engine(call, "http://d:1", "receiver")
+    found = {"prefill_urls": ["http://p:1", "http://b:1"], "decode_urls": ["http://b:1", "http://d:1"]}
+    assert module.status()["metadata"] == found
+    module.engine(call, "http://b:1", "")
+    module.engine(call, "http://unknown:1", "")
+    assert module.status()["metadata"] == {"prefill_urls": ["http://p:1"], "decode_urls": ["http://d:1"]}
+    for number in range(ENGINES_MAX):
+        module.engine(call, f"http://p:{number + 2}", "producer")
+    assert set(cast(Any, module.status()["metadata"])) == {"prefill_urls"}, "the first ones are forgotten"
+
+
+@pytest.mark.parametrize(
+    ("url", "role"), [("http://p:1", "x" * 999), ("p:1", "both"), ("http://" + "p" * 999, "both"), ("http://\x1b[", "")]
+)
+def test_an_engines_address_and_role_are_checked(url: str, role: str) -> None:
+    module = module_at(lambda: 0.0)
+    with pytest.raises(ProtocolError, match=r"engine|role"):
+        module.engine(cast(Call, None), url, role)
+    assert module.status()["metadata"] == {}
 
 
 class Machine(RuleBasedStateMachine):

@@ -22,7 +22,7 @@ from lmcache_client import (
     ServerChange,
     ServerHello,
 )
-from lmcache_client.handoff import HANDOFF_WAIT
+from lmcache_client.handoff import HANDOFF_ENGINE, HANDOFF_WAIT
 from lmcache_vllm.handoff_wait import HandoffWaits
 from lmcache_vllm.server_port import AwaitedHandoff, Question, Server
 from lmcache_vllm.settings import Settings
@@ -35,6 +35,7 @@ _FIRST_HELLO_SECONDS: Final = 3600.0
 _LOOKUP_WAIT_SECONDS: Final = 60.0
 """A request that is looked up early may wait in vLLM's queue before vLLM asks for the answer."""
 _CLEAR_SECONDS: Final = 5.0
+_GOODBYE_SECONDS: Final = 1.0
 
 
 class ServerLink:
@@ -50,6 +51,7 @@ class ServerLink:
             raise ValueError(f"lmcache.url: {error}") from None
         self._waits = HandoffWaits(self._channel, self._ask, settings.handoff_progress_seconds)
         self._hands_over = False
+        self._engine = (settings.engine_url, settings.pd_role) if settings.engine_url else None
         self._heartbeat = Heartbeat(self._channel, self._on_change, interval_seconds=settings.heartbeat_seconds)
         first = self._channel.submit(HELLO, ClientHello(_CLIENT), timeout_seconds=_FIRST_HELLO_SECONDS)
         first.add_done_callback(self._on_first_hello)
@@ -99,6 +101,11 @@ class ServerLink:
         return True
 
     def close(self) -> None:
+        if self._engine is not None and self._server is not None:
+            try:
+                self._channel.call(HANDOFF_ENGINE, self._engine[0], "", timeout_seconds=_GOODBYE_SECONDS)
+            except LMCacheError as error:
+                logger.debug("server did not hear that this engine ends error=%s", error)
         # The channel first: it ends what the heartbeat waits for.
         self._server = None
         self._channel.close()
@@ -132,6 +139,8 @@ class ServerLink:
         self._hands_over = HANDOFF_WAIT.name in hello.operations
         self._waits.own_server = hello.instance_id
         self._server = Server(hello.boot_id, hello.chunk_tokens, hello.instance_id)
+        if self._engine is not None and HANDOFF_ENGINE.name in hello.operations:
+            self._send(HANDOFF_ENGINE, *self._engine)
         logger.info(
             "server is there endpoint=%s version=%s chunk_tokens=%d",
             self._channel.endpoint,

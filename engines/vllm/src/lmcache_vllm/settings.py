@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 PREFIX: Final = "lmcache."
 DEFAULT_URL: Final = "tcp://127.0.0.1:5555"
+_URL_CHARS_MAX: Final = 256
 _STOCK_KEYS: Final = {"lmcache.mp.host": "lmcache.host", "lmcache.mp.port": "lmcache.port"}
 
 
@@ -34,6 +36,8 @@ class Settings:
     """Store and look up the whole blocks behind a prompt's last whole chunk as one more object."""
     pd_role: str = "none"
     """`producer` (also `sender`) gives hand-offs, `receiver` takes them, `both` does both; with a role, tails are saved."""
+    engine_url: str = ""
+    """Where this engine's HTTP server is, as `http://10.0.0.1:8100`: a proxy learns it and the role from the coordinator."""
     handoff_progress_seconds: float = 5.0
     """How long a request waits for a hand-off of which nothing new is stored."""
     share_with_stock: bool = False
@@ -61,6 +65,8 @@ class Settings:
             given["url"] = _joined(host or "127.0.0.1", port or 5555)
         if given.get("pd_role", "none") != "none":
             given["save_tail"] = True
+        elif "engine_url" in given:
+            raise ValueError("'lmcache.engine_url' has no effect without 'lmcache.pd_role': give both of them or none")
         return cls(**given)
 
 
@@ -78,6 +84,17 @@ def _text(key: str, value: Any) -> str:
 def _url(key: str, value: Any) -> str:
     text = _text(key, value)
     return text if "://" in text else f"tcp://{text}"
+
+
+def _http_url(key: str, value: Any) -> str:
+    try:
+        parts = urlsplit(_text(key, value))
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or parts.path.strip("/") or parts.query or parts.username is not None or len(value) > _URL_CHARS_MAX:
+        raise ValueError(f"'{key}' is {value!r}; it is an address like \"http://10.0.0.1:8100\"")
+    return str(value).rstrip("/")
 
 
 def _port(key: str, value: Any) -> int:
@@ -130,6 +147,7 @@ _READERS: Final = {
     "save_decode": _flag,
     "save_tail": _flag,
     "pd_role": _pd_role,
+    "engine_url": _http_url,
     "handoff_progress_seconds": _seconds,
     "share_with_stock": _flag,
 }

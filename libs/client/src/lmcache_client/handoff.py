@@ -47,5 +47,7 @@ HANDOFF_WAIT = Operation("handoff_wait", None, (str, int, float), HandoffState, 
 # The id of a hand-off of another server, that server's instance id, the count to begin with, and the prompt of the engine that
 # waits: its server subscribes to the hand-off there, pulls what is stored, and knows the hand-off as its own.
 HANDOFF_FOLLOW = Operation("handoff_follow", None, (str, str, int, EngineKey), None)
+# Of an engine that has a role: the URL of its HTTP server, and `producer`, `receiver` or `both`; empty: it has none any more.
+HANDOFF_ENGINE = Operation("handoff_engine", None, (str, str), None)
 # Between servers: as HANDOFF_WAIT, with hashes in the answer.
 HANDOFF_SUBSCRIBE = Operation("handoff_subscribe", None, (str, int, float), HandoffState, HandoffState(UNKNOWN))

@@ -88,6 +88,7 @@ class Link:
         self._about = about
         self._secret = secret
         self._is_registered = False
+        self._registered_metadata: Mapping[str, Any] = {}
         self._expects: Mapping[str, int] = {}
         self._epochs: dict[str, int] = {}
         """Of feeds, by name: those of which the coordinator has taken a page."""
@@ -156,7 +157,10 @@ class Link:
         not_deleted = tuple(self._to_report)[:SOURCES_MAX]
         feeds = self._feeds()
         names = {feed.name: feed.epoch for feed in feeds}
-        if not_deleted or names != self._said or time.monotonic() - self._heard_at >= self._settings.heartbeat_interval:
+        is_due = time.monotonic() - self._heard_at >= self._settings.heartbeat_interval
+        if is_due and self._metadata() != self._registered_metadata:
+            self._post_registration()
+        if not_deleted or names != self._said or is_due:
             path = f"/fleet/heartbeat/{quote(self._about.instance_id, safe='')}"
             says = Heartbeat(not_deleted, names if len(names) <= SOURCES_MAX else None)
             self._obey(self._post(path, encode(says)))
@@ -180,7 +184,21 @@ class Link:
         return pause * random.uniform(0.5, 1.0)
 
     def _register(self) -> None:
+        self._post_registration()
+        self._is_registered, self._expects, self._epochs, self._said = True, {}, {}, None
+        self._heard_at = float("-inf")
+        logger.info("registered at coordinator url=%s instance=%s", self.url, self._about.instance_id)
+
+    def _metadata(self) -> Mapping[str, Any]:
+        """What request modules have under `metadata` in their status is said of this server, too."""
         about = self._about
+        metadata: dict[str, Any] = {"chunk_tokens": about.chunk_tokens, "version": about.version}
+        for status in self._context.server.status().get("modules", {}).values():
+            metadata.update(status.get("metadata") or {})
+        return metadata
+
+    def _post_registration(self) -> None:
+        about, metadata = self._about, self._metadata()
         engine, http = urlsplit(about.engine_endpoint), urlsplit(about.http_endpoint or "")
         body = {
             "instance_id": about.instance_id,
@@ -189,14 +207,12 @@ class Link:
             "mq_port": (engine.port or 0) if engine.scheme == "tcp" else 0,
             "incarnation": about.boot_id,
             "p2p_advertised_url": about.endpoints.get("p2p", ""),
-            "metadata": {"chunk_tokens": about.chunk_tokens, "version": about.version},
+            "metadata": metadata,
             **self._how_chunks_are_named(),
             "secret": True,
         }
         self._http.ask("POST", "/instances", msgspec.json.encode(body), self._headers())
-        self._is_registered, self._expects, self._epochs, self._said = True, {}, {}, None
-        self._heard_at = float("-inf")
-        logger.info("registered at coordinator url=%s instance=%s", self.url, about.instance_id)
+        self._registered_metadata = metadata
 
     def _how_chunks_are_named(self) -> dict[str, Any]:
         """Servers that differ in this find nothing of each other, which the coordinator reports."""

@@ -17,6 +17,7 @@ from lmcache_client.handoff import (
     HANDOFF_CANCEL,
     HANDOFF_CHUNK,
     HANDOFF_COMPLETE,
+    HANDOFF_ENGINE,
     HANDOFF_FOLLOW,
     HANDOFF_OPEN,
     HANDOFF_WAIT,
@@ -52,6 +53,11 @@ FOLLOWED_MAX: Final = 1024
 WAITERS_MAX: Final = 1024
 """Requests that wait, for all hand-offs together."""
 WAIT_MAX_SECONDS: Final = 300.0
+ENGINES_MAX: Final = 64
+"""Whose addresses are known; beyond it the one that was said first is forgotten."""
+URL_CHARS_MAX: Final = 256
+ROLES: Final = {"producer": ("prefill_urls",), "receiver": ("decode_urls",), "both": ("prefill_urls", "decode_urls")}
+"""Of engines, and where a server's registration in a fleet has their addresses."""
 
 
 class HandoffSettings(PluginSettings):
@@ -142,6 +148,8 @@ class HandoffModule(RequestModule):
         """How many those are, with some whose time is over."""
         self._followed: set[str] = set()
         """Those of other servers."""
+        self._engines: dict[str, str] = {}
+        """Roles by URL."""
         self.follower: Follower | None = None
         """Set by the service of peers, where there is one."""
         self._counts: Counter[str] = Counter()
@@ -156,15 +164,38 @@ class HandoffModule(RequestModule):
             Handler(HANDOFF_CANCEL, self.cancel, ordered, may_be_refused=False),
             Handler(HANDOFF_WAIT, self.wait, inline),
             Handler(HANDOFF_FOLLOW, self.follow, ordered),
+            Handler(HANDOFF_ENGINE, self.engine, ordered, may_be_refused=False),
         ]
 
     def status(self) -> dict[str, object]:
         with self._lock:
             states = Counter(handoff.state for handoff in self._handoffs.values())
-            return {"handoffs": dict(states), "followed": len(self._followed), "counts": dict(self._counts)}
+            named = {
+                name: [url for url, role in self._engines.items() if name in ROLES[role]]
+                for name in ("prefill_urls", "decode_urls")
+            }
+            return {
+                "handoffs": dict(states),
+                "followed": len(self._followed),
+                "counts": dict(self._counts),
+                "metadata": {name: urls for name, urls in named.items() if urls},
+            }
 
     def close(self) -> None:
         MODULES.pop(self._context.boot_id, None)
+
+    def engine(self, call: Call, url: str, role: str) -> None:
+        """An engine with this address has a role, or none any more.  Raises ProtocolError."""
+        if role and role not in ROLES:
+            raise ProtocolError(f"a role is one of {', '.join(ROLES)}, or empty, not {role[:URL_CHARS_MAX]!r}")
+        if len(url) > URL_CHARS_MAX or not url.startswith(("http://", "https://")) or not url.isprintable():
+            raise ProtocolError(f"{url[:URL_CHARS_MAX]!r} is not the HTTP address of an engine")
+        with self._lock:
+            self._engines.pop(url, None)
+            if role:
+                self._engines[url] = role
+                if len(self._engines) > ENGINES_MAX:
+                    del self._engines[next(iter(self._engines))]
 
     # --- what an engine says that prefills
 

@@ -21,7 +21,7 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
 
 @hookimpl
 def lmcache_request_modules() -> Sequence[Offer]:
-    operations = [f"handoff_{step}" for step in ("open", "chunk", "complete", "cancel", "wait", "follow")]
+    operations = [f"handoff_{step}" for step in ("open", "chunk", "complete", "cancel", "wait", "follow", "engine")]
     return [
         Offer(
             "handoffs",

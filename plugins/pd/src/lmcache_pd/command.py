@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext, CommandParser
@@ -37,7 +36,11 @@ def parser() -> CommandParser:
     )  # fmt: skip
     made.add_argument("--host", metavar="HOST", default="127.0.0.1", help="where it listens (default: %(default)s)")
     made.add_argument("--port", metavar="PORT", type=int, default=8000, help="0: any free one (default: %(default)s)")
-    made.add_argument("--coordinator-url", metavar="URL", help="prefill where most of a prompt is cached, as it knows")
+    made.add_argument(
+        "--coordinator-url", metavar="URL",
+        help="prefill where most of a prompt is cached, as it knows; without --prefill and --decode, the engines with a role "
+        "and an lmcache.engine_url are learned from it, too",
+    )  # fmt: skip
     made.add_argument("--coordinator-token-file", metavar="FILE", help="file with the token for it")
     made.add_argument(
         "--prefill-timeout", metavar="SECONDS", type=_seconds, default=60.0,
@@ -58,12 +61,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> int:
     proxy = _proxy(given)
 
     async def beside() -> None:
-        from lmcache_pd.engines import watch
-
-        try:
-            await watch([*proxy.prefill.all, *proxy.decode.all])
-        finally:
-            await proxy.prefixes.close()
+        await proxy.watch(learns=not given.prefill and not given.decode)
 
     from lmcache_pd.routes import proxy_app
 
@@ -87,8 +85,11 @@ def _proxy(given: argparse.Namespace) -> Proxy:
     from lmcache_pd.prefixes import Prefixes
     from lmcache_pd.relay import Proxy
 
-    if not given.decode:
-        raise ConfigError("--decode is missing: name at least one engine, such as --decode http://127.0.0.1:8100")
+    if not given.decode and (given.prefill or not given.coordinator_url):
+        raise ConfigError(
+            "--decode is missing: name at least one engine, such as --decode http://127.0.0.1:8100, or none at all and the "
+            "--coordinator-url of a fleet whose engines have an lmcache.engine_url"
+        )
     prefill, decode = (
         [_url(f"--{role}", url) for url in dict.fromkeys(getattr(given, role))] for role in ("prefill", "decode")
     )
@@ -105,12 +106,9 @@ def _proxy(given: argparse.Namespace) -> Proxy:
 
 
 def _url(flag: str, text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if not is_url or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+    from lmcache_pd.engines import is_url
+
+    if not is_url(text):
         raise ConfigError(f"{flag} {text!r} is not the address of a server; write it as http://10.0.0.1:8100")
     return text.rstrip("/")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -85,7 +86,26 @@ class Engines:
     """Those of one role."""
 
     def __init__(self, urls: Sequence[str], silence_seconds: float) -> None:
-        self.all: Final = [Engine(url, silence_seconds) for url in urls]
+        self._silence_seconds = silence_seconds
+        self.all: Sequence[Engine] = [Engine(url, silence_seconds) for url in urls]
+        self._gone: list[Engine] = []
+
+    def replace(self, urls: Iterable[str]) -> None:
+        """These, and no others.  Requests to the others go on."""
+        known = {engine.url: engine for engine in self.all}
+        self.all = [known.get(url) or Engine(url, self._silence_seconds) for url in dict.fromkeys(urls)]
+        self._gone += [engine for engine in known.values() if engine not in self.all]
+
+    async def look(self) -> None:
+        """Ask each for its health; close the connections of those that are gone."""
+        await asyncio.gather(*(engine.look() for engine in self.all))
+        for engine in [engine for engine in self._gone if not engine.in_flight]:
+            self._gone.remove(engine)
+            await engine.client.aclose()
+
+    async def close(self) -> None:
+        for engine in (*self.all, *self._gone):
+            await engine.client.aclose()
 
     def best(self, prefixes: Mapping[str, int], *without: Engine) -> Engine | None:
         """The one with the longest prefix, by URL, then with the fewest requests in flight, then the one that was not asked
@@ -96,15 +116,14 @@ class Engines:
         return min(rest, key=lambda each: (not each.is_up, -prefixes.get(each.url, 0), each.in_flight, each.asked_at))
 
 
-async def watch(engines: Sequence[Engine]) -> None:
-    """Until it is cancelled: it closes the connections then."""
+def is_url(text: object) -> TypeGuard[str]:
+    """Is it the address of an HTTP server, without a path?"""
     try:
-        while True:
-            await asyncio.gather(*(engine.look() for engine in engines))
-            await asyncio.sleep(HEALTH_SECONDS)
-    finally:
-        for engine in engines:
-            await engine.client.aclose()
+        parts = urlsplit(text) if isinstance(text, str) else None
+        is_http = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return bool(is_http and parts and not (parts.path.strip("/") or parts.query or parts.fragment or parts.username))
 
 
 async def whole(answer: httpx.Response) -> bytes:

@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
-from lmcache_pd.engines import Engines
+from lmcache_pd.engines import Engines, is_url
 from lmcache_pd.legs import Body
 
 logger = logging.getLogger(__name__)
@@ -23,8 +23,8 @@ PAUSE_SECONDS: Final = 5.0
 """After a failure, requests are spread by load alone for this long: a silent coordinator costs one of them a wait."""
 INSTANCES_SECONDS: Final = 10.0
 """How long a list of the servers is used."""
-ENGINE_URLS: Final = "engine_urls"
-"""In a server's metadata: the engines that use it."""
+ENGINES: Final = ("engine_urls", "prefill_urls", "decode_urls")
+"""In a server's metadata: the engines that use it; those of the last two have said so themselves, with their roles."""
 _OF_CHAT: Final = (
     "model", "messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens",
     "chat_template", "chat_template_kwargs",
@@ -43,6 +43,13 @@ _Failed = (
 """What an answer that is not as expected raises, too."""
 
 
+class Roles(NamedTuple):
+    """URLs of engines."""
+
+    prefill: Sequence[str]
+    decode: Sequence[str]
+
+
 class Prefixes:
     """Belongs to the proxy's event loop.  Whatever fails, requests go by load."""
 
@@ -53,6 +60,7 @@ class Prefixes:
         self._paused_until = 0.0
         self._servers: Mapping[str, Sequence[str]] = {}
         """Engine URLs by instance; by host where the instance names none."""
+        self._roles = Roles((), ())
         self._listed_at: float | None = None
         self._answered: dict[str, str] = {}
         """Instance id of an engine's server by the engine's URL, as its last answer names it."""
@@ -93,23 +101,34 @@ class Prefixes:
         """The instance id of an engine's server; empty where that is not known, or could be several."""
         if url in self._answered:
             return self._answered[url]
-        if self._client is None or time.monotonic() < self._paused_until:
-            return ""
-        try:
-            await self._list(self._client)
-        except _Failed as error:
-            logger.warning("the server of an engine is not known: %s %s", type(error).__name__, error)
-            self._paused_until = time.monotonic() + PAUSE_SECONDS
+        if not await self._is_listed("the server of an engine is not known"):
             return ""
         names = [name for name in self._servers if self._serves(name, url)]
         return names[0] if len(names) == 1 else ""
+
+    async def roles(self) -> Roles | None:
+        """Of the engines that their servers have registered; None where the coordinator does not answer now."""
+        return self._roles if await self._is_listed("engines are those that were known") else None
+
+    async def _is_listed(self, otherwise: str) -> bool:
+        if self._client is None or time.monotonic() < self._paused_until:
+            return False
+        try:
+            await self._list(self._client)
+        except _Failed as error:
+            logger.warning("%s: %s %s", otherwise, type(error).__name__, error)
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
+            return False
+        return True
 
     async def _list(self, client: httpx.AsyncClient) -> None:
         """The servers, unless that was a moment ago."""
         now = time.monotonic()
         if self._listed_at is None or now - self._listed_at > INSTANCES_SECONDS:
             listed = await client.get("/instances", headers=self._headers(), timeout=QUERY_SECONDS)
-            self._servers = _servers(msgspec.json.decode(listed.raise_for_status().content)["instances"])
+            instances = msgspec.json.decode(listed.raise_for_status().content)["instances"]
+            self._servers = {each["instance_id"]: _urls(each, ENGINES) or [each["ip"]] for each in instances}
+            self._roles = Roles(*([url for each in instances for url in _urls(each, [role])] for role in ENGINES[1:]))
             self._listed_at = now
 
     def _serves(self, instance: str, url: str) -> bool:
@@ -128,9 +147,10 @@ class Prefixes:
             await self._client.aclose()
 
 
-def _servers(instances: Sequence[Mapping[str, Any]]) -> Mapping[str, Sequence[str]]:
+def _urls(instance: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
     """There is one server on a node, so an engine that its server does not name is known by its host."""
-    return {each["instance_id"]: each["metadata"].get(ENGINE_URLS) or [each["ip"]] for each in instances}
+    metadata = instance["metadata"]
+    return [url for name in names for url in metadata.get(name) or () if is_url(url)]
 
 
 async def _tokens(body: Body, path: str, engines: Engines) -> Sequence[int]:

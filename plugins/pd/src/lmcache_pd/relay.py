@@ -15,7 +15,7 @@ import msgspec
 from litestar.types import Receive, Send
 
 from lmcache_http.gate import problem_body
-from lmcache_pd.engines import Engine, EngineError, Engines, described, whole
+from lmcache_pd.engines import HEALTH_SECONDS, Engine, EngineError, Engines, described, whole
 from lmcache_pd.legs import (
     HANDOFF_ID,
     HANDOFF_SERVER,
@@ -45,6 +45,20 @@ class Proxy:
     is_concurrent: bool
     prefill_seconds: float
     """How long both attempts to prefill may take; decode computes then."""
+
+    async def watch(self, *, learns: bool) -> None:
+        """Look at the engines until this is cancelled: it closes the connections then. `learns`: the engines are those that
+        the coordinator knows."""
+        try:
+            while True:
+                if learns and (roles := await self.prefixes.roles()) is not None:
+                    self.prefill.replace(roles.prefill)
+                    self.decode.replace(roles.decode)
+                await asyncio.gather(self.prefill.look(), self.decode.look())
+                await asyncio.sleep(HEALTH_SECONDS)
+        finally:
+            for each in (self.prefill, self.decode, self.prefixes):
+                await each.close()
 
 
 class Relay:
