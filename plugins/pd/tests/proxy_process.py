@@ -1,19 +1,21 @@
-"""A proxy as a process of its own."""
+"""A proxy as a process of its own, or on a thread of this one."""
 
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from lmcache_devkit import free_port
+from lmcache_pd.command import open_server, parser
 
 TIMEOUT_SECONDS = 60.0
 COMPLETIONS = "/v1/completions"
@@ -34,21 +36,26 @@ class ProxyProcess:
     def __init__(self, folder: Path, prefill: Sequence[str], decode: Sequence[str], *flags: str) -> None:
         self.port = free_port()
         engines = [*(f"--prefill={url}" for url in prefill), *(f"--decode={url}" for url in decode)]
-        self.command = [sys.executable, "-m", "lmcache_core", "pd-proxy", *engines, "--port", str(self.port), *flags]
+        self.arguments = [*engines, "--port", str(self.port), *flags]
         self.log = folder / f"proxy-{self.port}.log"
 
     def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "lmcache_core", "pd-proxy", *self.arguments]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._wait_ready(lambda: self.process.poll() is None)
+        return self
+
+    def _wait_ready(self, runs: Callable[[], bool]) -> None:
         until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             try:
                 self.ask("GET", "/health")
             except OSError:
-                assert self.process.poll() is None, self.log.read_text()
+                assert runs(), self.log.read_text()
                 time.sleep(0.05)
             else:
-                return self
+                return
         raise AssertionError(f"the proxy does not answer: {self.log.read_text()}")
 
     def __exit__(
@@ -83,3 +90,23 @@ class ProxyProcess:
                 return health
             time.sleep(0.02)
         raise AssertionError(f"it never was: {health}, {self.log.read_text()}")
+
+
+class ProxyThread(ProxyProcess):
+    """The same without the start of a process, with the log lines of this distribution."""
+
+    def __enter__(self) -> Self:
+        self._logger = logging.getLogger("lmcache_pd")
+        self._lines = logging.FileHandler(self.log)
+        self._logger.addHandler(self._lines)
+        self._server = open_server(parser().parse_all(self.arguments))
+        self._server.start()
+        self._wait_ready(lambda: True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.stop()
+        self._logger.removeHandler(self._lines)
+        self._lines.close()

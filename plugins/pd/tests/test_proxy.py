@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from plugins.pd.tests.local_engine import DONE, PARTS, LocalEngine
-from plugins.pd.tests.proxy_process import COMPLETIONS, TIMEOUT_SECONDS, ProxyProcess
+from plugins.pd.tests.proxy_process import COMPLETIONS, TIMEOUT_SECONDS, ProxyProcess, ProxyThread
 
 STREAMED = b"".join([*PARTS, DONE])
 TOGETHER = 30
@@ -30,7 +30,7 @@ def stack() -> Iterator[ExitStack]:
 def start(stack: ExitStack, tmp_path: Path) -> Callable[..., ProxyProcess]:
     def starting(prefill: list[LocalEngine], decode: list[LocalEngine], *flags: str) -> ProxyProcess:
         first, second = ([engine.url for engine in engines] for engines in (prefill, decode))
-        return stack.enter_context(ProxyProcess(tmp_path, first, second, *flags))
+        return stack.enter_context(ProxyThread(tmp_path, first, second, *flags))
 
     return starting
 
@@ -405,10 +405,9 @@ class TestChoice:
         first, second = engines("d1", "d2")
         first.faults = second.faults = ["hang"]
         proxy = start([], [first, second])
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(proxy.complete)
+        with closing(proxy.connect()) as waiting:
+            waiting.request("POST", COMPLETIONS, b'{"prompt": "hello"}')
             health = proxy.wait(lambda health: sum(each["in_flight"] for each in health["decode"]) == 1)
             free = next(each["url"] for each in health["decode"] if not each["in_flight"])
             texts = {proxy.complete().body["choices"][0]["text"] for _ in range(4)}
             assert texts == {"from d1" if free == first.url else "from d2"}
-            proxy.process.kill()

@@ -15,6 +15,8 @@ from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_http.server import HttpLimits, HttpServer
 
 if TYPE_CHECKING:
+    from litestar.types import ASGIApp
+
     from lmcache_pd.relay import Proxy
 
 LIMITS: Final = HttpLimits(
@@ -58,16 +60,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> int:
     given = parser().parse_all(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s LMCache %(levelname)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it has a line for each request
-    proxy = _proxy(given)
-
-    async def beside() -> None:
-        await proxy.watch(learns=not given.prefill and not given.decode)
-
-    from lmcache_pd.routes import proxy_app
-
-    server = HttpServer(
-        given.host, given.port, None, lambda: proxy_app(proxy), name="pd-proxy", flags="", limits=LIMITS, beside=beside
-    )
+    server = open_server(given)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -76,6 +69,22 @@ def run(arguments: Sequence[str], context: CommandContext) -> int:
     stop.wait()
     server.stop()
     return 0
+
+
+def open_server(given: argparse.Namespace) -> HttpServer:
+    """Of what `parser` has read.  It has its port, and is not started.  Raises ConfigError, and ResourceError for a port that
+    is not free."""
+    proxy = _proxy(given)
+
+    async def beside() -> None:
+        await proxy.watch(learns=not given.prefill and not given.decode)
+
+    def app() -> ASGIApp:
+        from lmcache_pd.routes import proxy_app
+
+        return proxy_app(proxy)
+
+    return HttpServer(given.host, given.port, None, app, name="pd-proxy", flags="", limits=LIMITS, beside=beside)
 
 
 def _proxy(given: argparse.Namespace) -> Proxy:
