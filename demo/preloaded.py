@@ -7,6 +7,7 @@ socket that its exit status is written to.  Threads do not outlive a fork, so no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -26,14 +28,14 @@ PRELOADED: Final = (
     "vllm.v1.engine.core",
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.worker.cpu_worker",
-    "lmcache_vllm.connector",
 )
-"""What engines import.  What is missing in an environment is left out.  The stock connector is not here: with numba, which it
-brings, vLLM cannot replace its kernels."""
+"""What engines import, beside our connector.  The stock one is not here: with numba, which it brings, vLLM cannot replace
+its kernels."""
 START_METHODS: Final = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 """vLLM spawns the processes of an engine on the CPU, each with all imports; here they are forked, as elsewhere."""
 STATUS_BYTES: Final = 4
 REQUEST_BYTES_MAX: Final = 1 << 18
+SHOWN_CHARS: Final = 2000
 
 
 class ForkedProcess:
@@ -75,12 +77,13 @@ class Preloaded:
     def __init__(self, python: Path, environment: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [str(python), __file__, str(theirs.fileno())]
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - as long as this
         with theirs:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=self._log,
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -90,8 +93,8 @@ class Preloaded:
         self, command: Sequence[str], environment: Mapping[str, str], log: IO[str], *, piped: bool
     ) -> ForkedProcess:
         """`command`: a script or `-m` and a module, with arguments, behind the interpreter.  With `piped`, its stdin and stdout
-        are pipes; otherwise stdin is empty and stdout goes to `log`, as stderr does.  Waits for the imports.  Raises OSError
-        where the process has ended."""
+        are pipes; otherwise stdin is empty and stdout goes to `log`, as stderr does.  Waits for the imports.  Raises OSError,
+        with what it last printed, where the process with the imports has ended."""
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull) as nothing:
             standard: list[Any] = [nothing, log, log]
@@ -101,13 +104,20 @@ class Preloaded:
                 standard = [os.fdopen(read_in, "rb"), os.fdopen(write_out, "wb"), log]
                 mine = [os.fdopen(write_in, "w"), os.fdopen(read_out)]
             request = json.dumps([command[1:], dict(environment)]).encode()
-            socket.send_fds(self._control, [request], [theirs.fileno(), *(each.fileno() for each in standard)])
+            with contextlib.suppress(ConnectionError):  # there is no answer then
+                socket.send_fds(self._control, [request], [theirs.fileno(), *(each.fileno() for each in standard)])
             if piped:
                 for each in standard[:2]:
                     each.close()
-        said = ours.recv(STATUS_BYTES)
+        try:
+            said = ours.recv(STATUS_BYTES)
+        except ConnectionError:
+            said = b""
         if not said:
-            raise OSError("the process with the imports has ended")
+            for each in (ours, *filter(None, mine)):
+                each.close()
+            self._log.seek(0)
+            raise OSError(f"the process that has imported vLLM has ended: {self._log.read()[-SHOWN_CHARS:]}")
         return ForkedProcess(int.from_bytes(said, "little"), ours, *mine)
 
 
@@ -190,10 +200,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     sys.path.pop(0)  # this folder
     for name in PRELOADED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            continue
+        importlib.import_module(name)
+    with contextlib.suppress(ImportError):  # not in each environment
+        importlib.import_module("lmcache_vllm.connector")
     for name in START_METHODS:
         vars(sys.modules[name])["get_mp_context"] = lambda: multiprocessing.get_context("fork")
     gc.freeze()
