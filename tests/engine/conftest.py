@@ -1,9 +1,10 @@
-"""Engines and servers that are shared by tests: an engine takes half a minute to start."""
+"""Engines and servers that are shared by tests."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -16,6 +17,10 @@ from tests.engine.site import CHUNK_TOKENS, DrivenSite, OwnSite, Site
 
 RESTARTED_SECONDS: Final = 30.0
 """More than a killed server of another test takes to be up again."""
+
+NEEDS_AVX512: Final = pytest.mark.skipif(
+    "avx512f" not in Path("/proc/cpuinfo").read_text(), reason="vLLM has this on processors with AVX-512"
+)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 
 from demo.engine_process import ENGINE_PYTHON, engine_environment
 from tests.conftest import StartServer
+from tests.engine.conftest import NEEDS_AVX512
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -53,8 +54,9 @@ def expected(kind: str, writer: tuple[str, int], reader: tuple[str, int]) -> int
         ("gqa", (32, 64)),
         *(
             pytest.param(kind, SIZES, marks=pytest.mark.slow)
-            for kind in ("gqa", "mha-bfloat16", "one-head", "head-80", "fp8", "amx", "mla")
+            for kind in ("gqa", "mha-bfloat16", "one-head", "head-80", "mla")
         ),
+        *(pytest.param(kind, SIZES, marks=[pytest.mark.slow, NEEDS_AVX512]) for kind in ("fp8", "amx")),
     ],
 )
 def test_blocks_travel_between_layers_that_keep_them_alike(

@@ -14,13 +14,11 @@ from demo.prompts import random_prompt
 from tests.conftest import StartServer
 from tests.engine.adapters_driver import ADAPTERS
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.conftest import NEEDS_AVX512
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHUNK_TOKENS = 128
-NEEDS_FP8 = pytest.mark.skipif(
-    "avx512f" not in Path("/proc/cpuinfo").read_text(), reason="vLLM keeps FP8 KV on processors with AVX-512"
-)
 HIDDEN, VALUES, RANK, LAYERS = 256, 128, 8, 4
 """Of the demo's model."""
 
@@ -66,7 +64,7 @@ def test_adapters_count_by_content(engine_environment: None, start_server: Start
             assert_right(answers, truth)
 
 
-@NEEDS_FP8
+@NEEDS_AVX512
 def test_types_of_one_size_are_distinguished(
     engine_environment: None, start_server: StartServer, tmp_path: Path
 ) -> None:
