@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from demo.child_process import ChildError, ChildProcess
 from demo.engine_process import ENGINE_PYTHON, MODEL, engine_environment, preloaded
+from demo.shared_memory import shared_by_group
 from lmcache_devkit import free_port
 
 STEP_TOKENS: Final = 2048
@@ -77,7 +78,11 @@ class HttpEngine:
         self.wait_ready()
 
     def kill(self) -> None:
+        """With the memory that its processes share."""
+        shared = shared_by_group(self._child.pid) if self._child.running else set()
         self._child.kill()
+        for path in shared:
+            path.unlink(missing_ok=True)
 
     def used_blocks(self) -> float:
         """Share of its KV memory."""
@@ -129,17 +134,22 @@ def ask(
         answer = connection.getresponse()
         if answer.status != 200:
             raise ChildError(f"{answer.status}: {answer.read()[:300]!r}")
-        first, parts = 0.0, []
+        first, parts, is_whole = 0.0, [], params is not None
         if params is not None:
             parts = [json.loads(answer.read())]
             first = time.monotonic() - start
         else:
             for line in answer:
+                is_whole = is_whole or line.startswith(b"data: [DONE]")
                 if line.startswith(b"data: {"):
                     first = first or time.monotonic() - start
                     parts.append(json.loads(line[6:]))
+    except http.client.HTTPException as error:
+        raise ChildError(f"the answer cannot be read: {error!r}") from None
     finally:
         connection.close()
+    if not is_whole:  # of a connection that ends inside of an answer, an iteration says nothing
+        raise ChildError(f"the answer was cut off after {len(parts)} parts")
     if any("error" in part for part in parts):
         raise ChildError(str(parts[-1])[:300])
     ids = tuple(token for part in parts for choice in part["choices"] for token in choice.get("token_ids") or ())
