@@ -17,8 +17,9 @@ from demo.prompts import random_prompt
 from tests.engine.adapters_driver import ADAPTERS
 from tests.engine.architectures import Architecture
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.conftest import NEEDS_AVX512
 from tests.engine.reference import Reference
-from tests.engine.test_own_connector_identity import NEEDS_FP8, make_adapter
+from tests.engine.test_own_connector_identity import make_adapter
 from tests.peers.site import Fleet, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -113,7 +114,7 @@ def test_adapters(sides: Sides, tmp_path: Path) -> None:
     assert sides.read() > 0
 
 
-@NEEDS_FP8
+@NEEDS_AVX512
 def test_types_of_one_size(sides: Sides) -> None:
     """Both layouts are `uint8` of one shape; what the one engine stored is a miss for the other."""
     prompts = [random_prompt(77, 600)]
