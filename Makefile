@@ -72,7 +72,7 @@ test: setup check
 
 test-all: setup check docs
 	@.venv/bin/python -m scripts.system_packages --slow
-	.venv/bin/python -m pytest -m engine $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS); engines=$$?; \
+	engines=0; .venv/bin/python -m pytest -m engine $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS) || engines=$$?; \
 	.venv/bin/python -m pytest -m "not engine" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS) && exit $$engines
 
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)

@@ -31,7 +31,8 @@ LONG_TIMEOUTS = {"lmcache.mp.heartbeat_interval": 60.0}
 def test_the_same_answers_from_every_tier(start_server: StartServer, reference: Reference, tmp_path: Path) -> None:
     l2 = L2Folder(tmp_path / "l2")
     l2.path.mkdir()
-    server = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), *l2.adapter_option())
+    waits = ("--lookup-timeout-seconds", "60", "--l2-timeout-seconds", "60")
+    server = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), *waits, *l2.adapter_option())
     truth = reference.answers(SHORT_PROMPTS)
     log_path = tmp_path / "engine.log"
     with EngineProcess(log_path, port=server.port, extra=LONG_TIMEOUTS, tensor_parallel=WORKERS) as engine:
