@@ -98,7 +98,8 @@ class Server:
         control = SimpleNamespace(
             adapters=SimpleNamespace(clients=list), freeze=SimpleNamespace(begin=self.freeze, end=self.thaw)
         )
-        context = SimpleNamespace(feeds=self.feeds, control=control, value_at=lambda _: None)
+        server = SimpleNamespace(status=dict)
+        context = SimpleNamespace(feeds=self.feeds, control=control, value_at=lambda _: None, server=server)
         urls = tuple(f"http://127.0.0.1:{9300 + each}" for each in range(COORDINATORS))
         settings = MemberSettings.model_validate(
             {"urls": urls, "advertise_ip": "127.0.0.1", "heartbeat_interval": 1e-9, "l2_event_reporting": True}
