@@ -24,6 +24,8 @@ def fuzz(program: Path, target: str, folder: Path, seconds: int) -> subprocess.C
     found = folder / "found"
     found.mkdir()
     options = [f"-max_total_time={seconds}", "-max_len=512", "-timeout=10", f"-artifact_prefix={folder}/"]
+    # The highest memory use of a process is inherited from what started it, so that a limit of it would be the test's own.
+    options += ["-rss_limit_mb=0", "-malloc_limit_mb=512"]
     command = [str(program), str(found), str(corpus.unpack(target, folder / "begin")), *options]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds + 120, check=False)
 

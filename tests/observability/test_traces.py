@@ -129,7 +129,7 @@ def test_a_server_that_dies_under_a_replay_is_named() -> None:
                 time.sleep(0.02)
             raise LMCacheError("no answer")
 
-    with pytest.raises(ResourceError, match=r"the server for the replay ended with exit code -9: .*lmcache"):
+    with pytest.raises(ResourceError, match=r"the server for the replay ended with exit code -9: "):
         replay()
 
 
