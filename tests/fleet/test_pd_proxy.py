@@ -130,13 +130,43 @@ def test_engines_with_a_role_are_learned_from_the_coordinator(tmp_path: Path) ->
         assert proxy.complete().status == 200
         assert (len(first.completions), len(second.completions)) == (1, 1)
         coordinator.kill()
-        prefill.close()
         assert proxy.complete().status == 200
         assert len(first.completions) == 2, "what was known is used"
         coordinator.start()
-        proxy.wait(lambda found: urls(found) == (set(), {second.url}))
+        prefill.close()
+        first.is_healthy = False
+
+        def is_gone(found: Any) -> bool:
+            prefills, decodes = urls(found)
+            assert decodes == {second.url}, "also while a coordinator that has started again knows no server"
+            return not prefills
+
+        proxy.wait(is_gone)
         assert proxy.complete().status == 200
         assert len(first.completions) == 2
+
+
+def test_what_members_say_of_engines_may_be_wrong(tmp_path: Path) -> None:
+    """It is left out, and neither stops the proxy nor hides what others say."""
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(CoordinatorProcess(tmp_path))
+        decode = stack.enter_context(LocalEngine("d"))
+        wrong: list[Any] = [5, {"url": 1}, "http://127.0.0.1:1", [7, None, "http://\x00h:1", "http://h:1/v1", "h:1"]]
+        metadata = [{name: each} for name in ("engine_urls", "prefill_urls", "decode_urls") for each in wrong]
+        many = [f"http://127.0.0.1:{number}" for number in range(1, 200)]
+        for number, each in enumerate([*metadata, {"prefill_urls": many}, {"decode_urls": [decode.url]}]):
+            body = {
+                "instance_id": f"s{number}",
+                "ip": "10.0.0.7",
+                "http_port": 80,
+                "incarnation": "1",
+                "metadata": each,
+            }
+            assert coordinator.ask("POST", "/instances", body).status == 200
+        proxy = stack.enter_context(ProxyProcess(tmp_path, [], [], "--coordinator-url", coordinator.url))
+        found = proxy.wait(lambda found: urls(found)[1] == {decode.url})
+        assert urls(found)[0] == set(many[:64]), "of one server"
+        assert proxy.complete().status == 200
 
 
 def test_a_coordinator_that_is_silent_or_dead_delays_no_request_for_long(scene: Scene) -> None:

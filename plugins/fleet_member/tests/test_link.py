@@ -73,7 +73,9 @@ def coordinator() -> Coordinator:
 def link(adapter: Adapter, coordinator: Coordinator) -> Link:
     adapters = SimpleNamespace(clients=lambda: [adapter])
     control = SimpleNamespace(adapters=adapters, freeze=SimpleNamespace(begin=lambda *_: None, end=lambda _: None))
-    server = SimpleNamespace(status=lambda: {"modules": {"quiet": {}, "handoffs": {"metadata": coordinator.metadata}}})
+    server = SimpleNamespace(
+        status=lambda: {"modules": {"quiet": {}, "handoffs": {"member_metadata": coordinator.metadata}}}
+    )
     context = cast(ServiceContext, SimpleNamespace(feeds=[], value_at=lambda _: None, control=control, server=server))
     settings: dict[str, Any] = {"urls": ["http://127.0.0.1:9"], "advertise_ip": "127.0.0.1", "heartbeat_interval": 3600}
     member = Member(MemberSettings.model_validate(settings), context)
@@ -100,6 +102,18 @@ def test_what_modules_say_is_registered_and_again_when_it_changes(link: Link, co
         coordinator.metadata = metadata
         obey(link, coordinator)
     assert coordinator.registered == [own, {**own, "decode_urls": ["http://d:1"]}, own]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["text", 5, ["decode_urls"], {"version": ["9"]}, {"decode_urls": "http://d:1"}, {"decode_urls": [object()]}],
+)
+def test_what_a_module_says_wrongly_is_left_out(metadata: Any, link: Link, coordinator: Coordinator) -> None:
+    coordinator.metadata = metadata
+    link._registered_metadata = {}
+    obey(link, coordinator)
+    assert coordinator.registered[-1] == {"chunk_tokens": 16, "version": "0"}
+    assert link.condition() is None
 
 
 def test_what_was_deleted_needs_no_word(link: Link, coordinator: Coordinator, adapter: Adapter) -> None:

@@ -140,19 +140,19 @@ def module_at(now: Callable[[], float], seconds: float = 1.0) -> HandoffModule:
 
 def test_engines_with_a_role_are_part_of_the_servers_metadata() -> None:
     module, call = module_at(lambda: 0.0), cast(Call, None)
-    assert module.status()["metadata"] == {}
+    assert module.status()["member_metadata"] == {}
     module.engine(call, "http://p:1", "producer")
     module.engine(call, "http://b:1", "both")
     module.engine(call, "http://d:1", "both")
     module.engine(call, "http://d:1", "receiver")
     found = {"prefill_urls": ["http://p:1", "http://b:1"], "decode_urls": ["http://b:1", "http://d:1"]}
-    assert module.status()["metadata"] == found
+    assert module.status()["member_metadata"] == found
     module.engine(call, "http://b:1", "")
     module.engine(call, "http://unknown:1", "")
-    assert module.status()["metadata"] == {"prefill_urls": ["http://p:1"], "decode_urls": ["http://d:1"]}
+    assert module.status()["member_metadata"] == {"prefill_urls": ["http://p:1"], "decode_urls": ["http://d:1"]}
     for number in range(ENGINES_MAX):
         module.engine(call, f"http://p:{number + 2}", "producer")
-    assert set(cast(Any, module.status()["metadata"])) == {"prefill_urls"}, "the first ones are forgotten"
+    assert set(cast(Any, module.status()["member_metadata"])) == {"prefill_urls"}, "the first ones are forgotten"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_an_engines_address_and_role_are_checked(url: str, role: str) -> None:
     module = module_at(lambda: 0.0)
     with pytest.raises(ProtocolError, match=r"engine|role"):
         module.engine(cast(Call, None), url, role)
-    assert module.status()["metadata"] == {}
+    assert module.status()["member_metadata"] == {}
 
 
 class Machine(RuleBasedStateMachine):

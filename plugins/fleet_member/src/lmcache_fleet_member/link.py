@@ -190,12 +190,14 @@ class Link:
         logger.info("registered at coordinator url=%s instance=%s", self.url, self._about.instance_id)
 
     def _metadata(self) -> Mapping[str, Any]:
-        """What request modules have under `metadata` in their status is said of this server, too."""
-        about = self._about
-        metadata: dict[str, Any] = {"chunk_tokens": about.chunk_tokens, "version": about.version}
+        """Lists of text under `member_metadata` in the status of a request module are said of this server, too."""
+        metadata: dict[str, Any] = {}
         for status in self._context.server.status().get("modules", {}).values():
-            metadata.update(status.get("metadata") or {})
-        return metadata
+            given = status.get("member_metadata") if isinstance(status, Mapping) else None
+            for name, texts in given.items() if isinstance(given, Mapping) else ():
+                if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+                    metadata[str(name)] = texts
+        return metadata | {"chunk_tokens": self._about.chunk_tokens, "version": self._about.version}
 
     def _post_registration(self) -> None:
         about, metadata = self._about, self._metadata()

@@ -178,7 +178,7 @@ class HandoffModule(RequestModule):
                 "handoffs": dict(states),
                 "followed": len(self._followed),
                 "counts": dict(self._counts),
-                "metadata": {name: urls for name, urls in named.items() if urls},
+                "member_metadata": {name: urls for name, urls in named.items() if urls},
             }
 
     def close(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final, TypeGuard
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 HEALTH_SECONDS: Final = 2.0
 """Between two looks at an engine, and how long it may take to answer one."""
+NAMED_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 3.0
 SEND_SECONDS: Final = 30.0
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -39,12 +42,14 @@ class Engine:
         self.failures = 0
         self.in_flight = 0
         self.asked_at = 0.0
+        self.named_at = 0.0
+        """When the coordinator last named it."""
         timeout = httpx.Timeout(silence_seconds, connect=CONNECT_SECONDS, write=SEND_SECONDS, pool=None)
         # A connection for each request: what an engine sends behind an answer would be taken for the next one, to another
         # client.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self.client: Final = httpx.AsyncClient(
-            base_url=url, timeout=timeout, limits=limits, headers=_HEADERS, trust_env=False
+            base_url=url, timeout=timeout, limits=limits, headers=_HEADERS, trust_env=False, verify=_certificates()
         )
 
     @contextmanager
@@ -91,10 +96,17 @@ class Engines:
         self._gone: list[Engine] = []
 
     def replace(self, urls: Iterable[str]) -> None:
-        """These, and no others.  Requests to the others go on."""
+        """These, and of those that were named before the ones that are up, for `NAMED_SECONDS`: a coordinator that has started
+        again knows no engine until the servers have registered.  Requests to the others go on."""
+        now = time.monotonic()
         known = {engine.url: engine for engine in self.all}
-        self.all = [known.get(url) or Engine(url, self._silence_seconds) for url in dict.fromkeys(urls)]
-        self._gone += [engine for engine in known.values() if engine not in self.all]
+        named = [known.get(url) or Engine(url, self._silence_seconds) for url in dict.fromkeys(urls)]
+        for engine in named:
+            engine.named_at = now
+        unnamed = [engine for engine in self.all if engine not in named]
+        kept = [engine for engine in unnamed if engine.is_up and now - engine.named_at < NAMED_SECONDS]
+        self.all = [*named, *kept]
+        self._gone += [engine for engine in unnamed if engine not in kept]
 
     async def look(self) -> None:
         """Ask each for its health; close the connections of those that are gone."""
@@ -119,9 +131,9 @@ class Engines:
 def is_url(text: object) -> TypeGuard[str]:
     """Is it the address of an HTTP server, without a path?"""
     try:
-        parts = urlsplit(text) if isinstance(text, str) else None
+        parts = urlsplit(text) if isinstance(text, str) and httpx.URL(text) else None
         is_http = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+    except (ValueError, httpx.InvalidURL):
         return False
     return bool(is_http and parts and not (parts.path.strip("/") or parts.query or parts.fragment or parts.username))
 
@@ -139,6 +151,12 @@ async def whole(answer: httpx.Response) -> bytes:
 
 def described(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip()
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: this takes 40 ms, which requests would wait for whenever an engine is added."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 _STATE: Final = {True: "up", False: "down"}

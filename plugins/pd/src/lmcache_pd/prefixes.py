@@ -25,6 +25,8 @@ INSTANCES_SECONDS: Final = 10.0
 """How long a list of the servers is used."""
 ENGINES: Final = ("engine_urls", "prefill_urls", "decode_urls")
 """In a server's metadata: the engines that use it; those of the last two have said so themselves, with their roles."""
+ENGINES_MAX: Final = 64
+"""Of each kind, for one server."""
 _OF_CHAT: Final = (
     "model", "messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens",
     "chat_template", "chat_template_kwargs",
@@ -61,6 +63,8 @@ class Prefixes:
         self._servers: Mapping[str, Sequence[str]] = {}
         """Engine URLs by instance; by host where the instance names none."""
         self._roles = Roles((), ())
+        self._is_answering = True
+        """The coordinator, when it was last asked for the servers: one line in the log for each time that it stops."""
         self._listed_at: float | None = None
         self._answered: dict[str, str] = {}
         """Instance id of an engine's server by the engine's URL, as its last answer names it."""
@@ -116,9 +120,12 @@ class Prefixes:
         try:
             await self._list(self._client)
         except _Failed as error:
-            logger.warning("%s: %s %s", otherwise, type(error).__name__, error)
+            if self._is_answering:
+                logger.warning("%s: %s %s", otherwise, type(error).__name__, error)
+            self._is_answering = False
             self._paused_until = time.monotonic() + PAUSE_SECONDS
             return False
+        self._is_answering = True
         return True
 
     async def _list(self, client: httpx.AsyncClient) -> None:
@@ -127,6 +134,7 @@ class Prefixes:
         if self._listed_at is None or now - self._listed_at > INSTANCES_SECONDS:
             listed = await client.get("/instances", headers=self._headers(), timeout=QUERY_SECONDS)
             instances = msgspec.json.decode(listed.raise_for_status().content)["instances"]
+            # There is one server on a node, so an engine that its server does not name is known by its host.
             self._servers = {each["instance_id"]: _urls(each, ENGINES) or [each["ip"]] for each in instances}
             self._roles = Roles(*([url for each in instances for url in _urls(each, [role])] for role in ENGINES[1:]))
             self._listed_at = now
@@ -148,9 +156,9 @@ class Prefixes:
 
 
 def _urls(instance: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
-    """There is one server on a node, so an engine that its server does not name is known by its host."""
-    metadata = instance["metadata"]
-    return [url for name in names for url in metadata.get(name) or () if is_url(url)]
+    """What is no list and no URL is left out: any member may say anything."""
+    given = [instance["metadata"].get(name) for name in names]
+    return [url for each in given if isinstance(each, list) for url in each[:ENGINES_MAX] if is_url(url)]
 
 
 async def _tokens(body: Body, path: str, engines: Engines) -> Sequence[int]:
