@@ -156,7 +156,7 @@ class Prefixes:
 
 
 def _urls(instance: Mapping[str, Any], names: Sequence[str]) -> Sequence[str]:
-    """What is no list and no URL is left out: any member may say anything."""
+    """The URLs of these names; other values are ignored, because any member may say anything."""
     given = [instance["metadata"].get(name) for name in names]
     return [url for each in given if isinstance(each, list) for url in each[:ENGINES_MAX] if is_url(url)]
 
