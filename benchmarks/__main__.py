@@ -108,10 +108,10 @@ def stages(names: Sequence[str], scale: float, keys: int) -> list[Callable[[Subj
 
 
 def run(args: argparse.Namespace, subjects: Sequence[Subject]) -> Results:
-    begun = time.monotonic()
+    start_time = time.monotonic()
     results = Results(
         what=ALL if set(args.only) == set(catalogue.ROW_NAMES) else "-".join(args.only),
-        begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine.description(),
         limits=machine.limits(),
         subjects={subject.name: subject.describes for subject in subjects},
@@ -125,8 +125,8 @@ def run(args: argparse.Namespace, subjects: Sequence[Subject]) -> Results:
                 except (BenchmarkError, ChildError, subprocess.TimeoutExpired) as error:
                     results.failures.append(f"round {number}, {subject.name}: {str(error)[:300]}")
                     print(f"round {number} {subject.name} failed: {error}", file=sys.stderr, flush=True)
-            print(f"{time.monotonic() - begun:6.0f} s  round {number}  {subject.name}", flush=True)
-    results.seconds = round(time.monotonic() - begun)
+            print(f"{time.monotonic() - start_time:6.0f} s  round {number}  {subject.name}", flush=True)
+    results.seconds = round(time.monotonic() - start_time)
     return results
 
 

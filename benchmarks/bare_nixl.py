@@ -25,7 +25,7 @@ _FILE: Final = "bare.nixl"
 
 class BareNixl:
     """Buffers of one length to and from one file, `depth` of them at a time, by one thread that asks all the time whether any
-    has ended: prepared, begun, asked and released, and nothing else."""
+    has ended: prepared, started, asked and released, and nothing else."""
 
     name: Final = "bare NIXL"
 

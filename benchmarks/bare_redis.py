@@ -36,10 +36,10 @@ class BareRedis:
     def run(self, steps: Sequence[Step]) -> Speed:
         """Raises BenchmarkError when the server does not do what it was asked for, or nothing for too long."""
         left = _Shared(iter(steps))
-        cpu, begun = time.process_time(), time.perf_counter()
+        cpu, start_time = time.process_time(), time.perf_counter()
         working = [self._threads.submit(_work, line, left) for line in self._lines]
         wait(working)
-        seconds, busy = time.perf_counter() - begun, time.process_time() - cpu
+        seconds, busy = time.perf_counter() - start_time, time.process_time() - cpu
         for each in working:
             try:
                 each.result()

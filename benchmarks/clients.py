@@ -90,9 +90,9 @@ def running() -> Iterator[ServerProcess]:
 
 
 def cost(run: Callable[[], None], count: int) -> Cost:
-    begun, cpu = time.perf_counter(), time.process_time()
+    start_time, cpu = time.perf_counter(), time.process_time()
     run()
-    return Cost((time.perf_counter() - begun) / count * 1e6, (time.process_time() - cpu) / count * 1e6)
+    return Cost((time.perf_counter() - start_time) / count * 1e6, (time.process_time() - cpu) / count * 1e6)
 
 
 def round_trips(port: int, rounds: int, trips: int) -> dict[str, Cost]:

@@ -20,8 +20,8 @@ class CpuMeter:
         self.seconds = 0.0
 
     def __enter__(self) -> CpuMeter:
-        self._begun = cpu_seconds(self._pid)
+        self._start_time = cpu_seconds(self._pid)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.seconds = cpu_seconds(self._pid) - self._begun
+        self.seconds = cpu_seconds(self._pid) - self._start_time

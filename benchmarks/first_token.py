@@ -321,10 +321,10 @@ def main() -> None:
         draw(kept, PICTURES)
         return
     subjects = [each for each in SUBJECTS if not args.only or each.name in args.only.split(",")]
-    begun, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    start_time, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
     results = Results(
         what="first-token",
-        begun=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine.description() | {"model": args.config},
         limits=machine.limits(),
         subjects={subject.name: subject.describes for subject in subjects},
@@ -335,7 +335,7 @@ def main() -> None:
         except (ChildError, RequestError, TimeoutError) as error:
             results.failures.append(f"{tokens} tokens: {error}")
             print(f"FAILED {error}", flush=True)
-        results.seconds = round(time.monotonic() - begun)
+        results.seconds = round(time.monotonic() - start_time)
         print(f"kept in {results.save()}", flush=True)
 
 

@@ -90,13 +90,13 @@ class L1Index:
         seconds = 0.0
         for at in range(first, first + count, FILL_BATCH):
             names = hashes(at, min(FILL_BATCH, first + count - at))
-            begun = time.thread_time()
+            start_time = time.thread_time()
             lease, indexes = self._cache.reserve(WORKER, self._record, names, None)
             if len(indexes) != len(names) or not self._cache.publish(lease, list(lease.slots)):
                 raise SystemExit(f"only {len(indexes)} of {len(names)} objects found room")
             if at // FILL_BATCH % BATCHES_PER_CYCLE == 0:
                 self._tell.cycle()
-            seconds += time.thread_time() - begun
+            seconds += time.thread_time() - start_time
         self._tell.cycle()
         return seconds
 
@@ -110,13 +110,13 @@ class L1Index:
 
     def hit_seconds(self, batches: list[list[bytes]]) -> float:
         """CPU seconds per object, what the policy does about it included."""
-        begun, found = time.thread_time(), 0
+        start_time, found = time.thread_time(), 0
         for number, names in enumerate(batches):
             found += self.hit(names, number)
             if number % BATCHES_PER_CYCLE == 0:
                 self._tell.cycle()
         self._tell.cycle()
-        taken = time.thread_time() - begun
+        taken = time.thread_time() - start_time
         if found != sum(map(len, batches)):
             raise SystemExit(f"{found} objects of {sum(map(len, batches))} were found")
         return taken / found
@@ -137,7 +137,7 @@ class L1Index:
         wall, other, number = [], [], 0
         thread.start()
         clock = time.pthread_getcpuclockid(thread.ident or 0)
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         while not done.is_set():
             names = batches[number % len(batches)]
             at, used = time.perf_counter(), time.clock_gettime(clock)
@@ -145,7 +145,7 @@ class L1Index:
             wall.append(time.perf_counter() - at)
             other.append(time.clock_gettime(clock) - used)
             number += 1
-        took = time.perf_counter() - begun
+        took = time.perf_counter() - start_time
         finish.set()
         thread.join()
         return Waits(sorted(wall), max(other), took)

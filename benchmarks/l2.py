@@ -65,10 +65,10 @@ class Bench:
         self._shm = shm
         self._plugins = plugins
         self._interruption = interruption
-        self._begun = time.monotonic()
+        self._start_time = time.monotonic()
         self.results: Final = Results(
             what="l2",
-            begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            started_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             machine=machine.description(),
             limits=machine.limits(),
             subjects=_describe(args),
@@ -86,7 +86,7 @@ class Bench:
                 for subject in subjects:
                     if subject.name in l2_public.NAMES:
                         self._versus_public(subject, number)
-        self.results.seconds = round(time.monotonic() - self._begun)
+        self.results.seconds = round(time.monotonic() - self._start_time)
 
     def _pairs(self, subject: Subject, mode: str, size_mib: int) -> None:
         size, depths = size_mib * MIB, self._args.depths
@@ -138,7 +138,7 @@ class Bench:
             print(f"{what} failed: {error}", file=sys.stderr, flush=True)
 
     def _say(self, text: str) -> None:
-        print(f"{time.monotonic() - self._begun:6.0f} s  {text}", flush=True)
+        print(f"{time.monotonic() - self._start_time:6.0f} s  {text}", flush=True)
 
 
 def _describe(args: argparse.Namespace) -> dict[str, str]:
@@ -161,8 +161,8 @@ def _fio_version() -> str:
 def page(results: Results) -> str:
     """The part of docs/internals/benchmarks.md."""
     taken = (
-        f"Taken on {results.begun[:10]}, commit {results.machine.get('commit', 'unknown')}: {results.machine.get('cores')} "
-        f"cores of {results.machine.get('cpu')}, {results.machine.get('memory')}, Linux {results.machine.get('kernel')}; "
+        f"Taken on {results.started_at[:10]}, commit {results.machine.get('commit', 'unknown')}: "
+        f"{results.machine.get('cores')} cores of {results.machine.get('cpu')}, {results.machine.get('memory')}, Linux {results.machine.get('kernel')}; "
         f"{results.seconds / 60:.0f} minutes.  Load before it began: {results.machine.get('load')}."
     )
     subjects = "\n".join(f"* **{name}**: {says}" for name, says in results.subjects.items())

@@ -86,11 +86,11 @@ def _work(load: Load, pipe: Connection) -> None:
         peer.look_up(next(cycles), hits)
         pipe.send(None)
         pipe.recv()
-        begun, number = time.monotonic(), 0
+        start_time, number = time.monotonic(), 0
         while not number or not pipe.poll():  # one at least, however briefly it runs
             peer.look_up(next(cycles), hits)
             number += 1
-        pipe.send(Done(number, time.monotonic() - begun))
+        pipe.send(Done(number, time.monotonic() - start_time))
 
 
 def _cycles(load: Load) -> Iterator[LookupCycle]:

@@ -53,9 +53,9 @@ def memcpy_gb_s() -> float:
     source, target = np.ones(MEMCPY_BYTES, np.uint8), np.ones(MEMCPY_BYTES, np.uint8)
     taken = []
     for _ in range(9):
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         np.copyto(target, source)
-        taken.append(time.perf_counter() - begun)
+        taken.append(time.perf_counter() - start_time)
     return MEMCPY_BYTES / median(taken) / 1e9
 
 
@@ -71,9 +71,9 @@ def loopback_us(round_trips: int = ROUND_TRIPS) -> float:
                 here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 taken = []
                 for _ in range(round_trips):
-                    begun = time.perf_counter()
+                    start_time = time.perf_counter()
                     here.sendall(MESSAGE)
                     here.recv(len(MESSAGE))
-                    taken.append(time.perf_counter() - begun)
+                    taken.append(time.perf_counter() - start_time)
             child.wait(30)
     return median(taken) * 1e6

@@ -103,13 +103,13 @@ def alone() -> Figures:
     calls = metrics.subscriptions()
     some, taken = list(events(2000, 1)), []
     for _ in range(PASSES):
-        begun = time.thread_time()
+        start_time = time.thread_time()
         for number, event in enumerate(some):
             calls[type(event)](event)
             if number % EVENTS_PER_BATCH == 0:
                 metrics.batch_done()
         metrics.batch_done()
-        taken.append((time.thread_time() - begun) / len(some) * 1e6)
+        taken.append((time.thread_time() - start_time) / len(some) * 1e6)
     figures = {"event_us": median(taken)}
     before = psutil.Process().memory_info().rss
     for event in events(2 * PAIRS, PAIRS):
@@ -120,9 +120,9 @@ def alone() -> Figures:
     metrics.begin(
         FakeServerView(kinds=SAMPLE_KINDS, values=[kind.of(1, *pair) for kind in by_tenant for pair in pairs])
     )
-    begun = time.thread_time()
+    start_time = time.thread_time()
     figures["scrape_mib"] = len(metrics.expose("").body) / MIB
-    figures["scrape_cpu_ms"] = (time.thread_time() - begun) * 1e3
+    figures["scrape_cpu_ms"] = (time.thread_time() - start_time) * 1e3
     figures["memory_mib"] = (psutil.Process().memory_info().rss - before) / MIB
     metrics.close()
     return figures
@@ -143,10 +143,10 @@ def main() -> None:
     if args.alone:
         print("\n".join(f"{name} {value}" for name, value in alone().items()))
         return
-    begun, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    start_time, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
     results = Results(
         what="observability",
-        begun=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine.description(),
         limits=machine.limits(),
         subjects={name: " ".join(options) or "as installed" for name, options in CASES.items()},
@@ -156,7 +156,7 @@ def main() -> None:
             for name, options in CASES.items():
                 results.add(name, number, lookups(options, Path(folder), args.scale))
             results.add("default", number, in_another_process())
-    results.seconds = round(time.monotonic() - begun)
+    results.seconds = round(time.monotonic() - start_time)
     for figure in ("cycle_cpu_us", "event_us", "memory_mib", "scrape_cpu_ms", "scrape_mib"):
         for name in CASES:
             if spread := results.spread(figure, name):

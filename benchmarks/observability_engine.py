@@ -81,10 +81,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
-    begun, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    start_time, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
     results = Results(
         what="observability-engine",
-        begun=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine.description(),
         limits=machine.limits(),
         subjects={case: " ".join(options(case, "ENDPOINT")) for case in CASES},
@@ -101,7 +101,7 @@ def main() -> None:
             turn = number % len(CASES)  # the first one changes
             for case in (*CASES[turn:], *CASES[:turn]):
                 results.add(case, number, work(*sites[case], seed=1 + number))
-    results.seconds = round(time.monotonic() - begun)
+    results.seconds = round(time.monotonic() - start_time)
     for case in CASES:
         if spread := results.spread("request_cpu_ms", case):
             ratio = results.ratios("request_cpu_ms", case, "nothing")

@@ -80,12 +80,12 @@ def requests(subscribers: tuple[str, ...], folder: Path, scale: float) -> Figure
             prompt = Prompt(CHUNKS, 1)
             peer.store_prompt(prompt, "store")
             cycles = [LookupCycle(prompt.token_ids(), CHUNKS, f"r{number}") for number in range(site.times(CYCLES))]
-            cpu_seconds, waits, begun = [], [], time.monotonic()
+            cpu_seconds, waits, start_time = [], [], time.monotonic()
             for one in cycles:
                 with site.server_cpu() as cpu:
                     waits.append(peer.look_up(one))
                 cpu_seconds.append(cpu.seconds)
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - start_time
     finally:
         server.stop()
     return {
@@ -105,10 +105,10 @@ def publish_us(subscribers: Mapping[str, Subscriber], rounds: int = 9) -> float:
     event = LookupFinished("request", "model", "salt", 64, 64, 0, 0.001)
     taken = []
     for _ in range(rounds):
-        begun = time.thread_time()
+        start_time = time.thread_time()
         for _ in range(PUBLISHED):
             bus.publish(event)
-        taken.append((time.thread_time() - begun) / PUBLISHED * 1e6)
+        taken.append((time.thread_time() - start_time) / PUBLISHED * 1e6)
         time.sleep(0.2)
     bus.close(0.1)
     return median(taken)
@@ -119,10 +119,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of lookups")
     args = parser.parse_args()
-    begun, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
+    start_time, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
     results = Results(
         what="observers",
-        begun=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine.description(),
         limits=machine.limits(),
         subjects={name: ", ".join(subscribers) or "no subscribers" for name, subscribers in CASES.items()},
@@ -140,7 +140,7 @@ def main() -> None:
                 results.add(name, number, figures)
             for name, microseconds in publishing.items():
                 results.add(name, number, {"publish_us": microseconds})
-    results.seconds = round(time.monotonic() - begun)
+    results.seconds = round(time.monotonic() - start_time)
     for figure in (*FIGURES, "publish_us"):
         for name in CASES:
             spread, ratio = results.spread(figure, name), results.ratios(figure, name, "none")

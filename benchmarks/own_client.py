@@ -66,9 +66,9 @@ def main() -> None:
             for name, move in (("store", transfers.store), ("retrieve", transfers.load)):
                 for request in range(args.requests):
                     moved = transfer(number, request, 1)
-                    before, begun = cpu_ms(args.server_pid), time.perf_counter()
+                    before, start_time = cpu_ms(args.server_pid), time.perf_counter()
                     outcome = move(moved)
-                    figures[f"{name}_ms"].append((time.perf_counter() - begun) * 1e3)
+                    figures[f"{name}_ms"].append((time.perf_counter() - start_time) * 1e3)
                     figures[f"{name}_cpu_ms"].append(cpu_ms(args.server_pid) - before)
                     if (outcome.bytes, outcome.failure) != (size, ""):
                         raise RuntimeError(f"{name} of request {request}: {outcome}")

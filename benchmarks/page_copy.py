@@ -186,10 +186,10 @@ def with_memmove(gather: bool, requests: Requests, memory: Memory) -> Callable[[
 
 
 def seconds(run: Callable[[], None], repeats: int, clock: Clock) -> float:
-    begun = clock()
+    start_time = clock()
     for _ in range(repeats):
         run()
-    return (clock() - begun) / repeats
+    return (clock() - start_time) / repeats
 
 
 def measure(case: Case, gather: bool, rounds: int, clock: Clock, memory: Memory) -> dict[str, list[float]]:

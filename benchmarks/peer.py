@@ -50,9 +50,9 @@ class Peer:
 
     def seconds(self, frames: Frames) -> float:
         """How long the answer takes."""
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         self.ask(frames)
-        return time.perf_counter() - begun
+        return time.perf_counter() - start_time
 
     def register(self) -> None:
         self.ask(REGISTER)
@@ -60,10 +60,10 @@ class Peer:
     def look_up(self, cycle: LookupCycle, expected: int | None = None) -> float:
         """A whole cycle, in which all chunks must be hit unless another number is expected.  Returns the seconds until
         the hits were known, which is what an engine waits for."""
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         self.ask(cycle.lookup)
         answer = self.ask(cycle.wait)
-        known = time.perf_counter() - begun
+        known = time.perf_counter() - start_time
         self.ask(cycle.free)
         self.ask(cycle.end)
         if self._checks:

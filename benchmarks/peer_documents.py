@@ -145,7 +145,7 @@ def main() -> None:
     start, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
     results = Results(
         what="peer-documents",
-        begun=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=machine.description() | {"model": args.config},
         limits=machine.limits(),
         subjects={subject: DESCRIBES[subject] for subject in subjects},

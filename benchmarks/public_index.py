@@ -62,14 +62,14 @@ def waits(
     thread, wall, behind, number = threading.Thread(target=body), [], 0.0, 0
     thread.start()
     clock = time.pthread_getcpuclockid(thread.ident or 0)
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     while not done.is_set():
         at, used = time.perf_counter(), time.clock_gettime(clock)
         hit(manager, batches[number % len(batches)])
         wall.append(time.perf_counter() - at)
         behind = max(behind, time.clock_gettime(clock) - used)
         number += 1
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - start_time
     finish.set()
     thread.join()
     return sorted(wall), behind, took
@@ -90,10 +90,10 @@ def main() -> None:
     before, fill = process.memory_info().rss, 0.0
     for first in range(0, count, FILL_BATCH):
         names = keys(first, min(FILL_BATCH, count - first))
-        begun = time.thread_time()
+        start_time = time.thread_time()
         manager.reserve_write(names, [False] * len(names), LAYOUT)
         manager.finish_write(names)
-        fill += time.thread_time() - begun
+        fill += time.thread_time() - start_time
     gc.collect()
     grown = process.memory_info().rss - before
     rng = random.Random(1)
@@ -101,10 +101,10 @@ def main() -> None:
     rounds = []
     for number in range(ROUNDS):
         mine = batches[number::ROUNDS]
-        begun = time.thread_time()
+        start_time = time.thread_time()
         for names in mine:
             hit(manager, names)
-        rounds.append((time.thread_time() - begun) / (len(mine) * BATCH))
+        rounds.append((time.thread_time() - start_time) / (len(mine) * BATCH))
     alone, _, _ = waits(manager, batches, lambda: time.sleep(1.0))
     evicted: list[int] = []
     beside, behind, took = waits(manager, batches, lambda: evict(manager, policy, evicted))

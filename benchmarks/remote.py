@@ -65,19 +65,19 @@ class Bench:
         self._interruption = interruption
         self.results: Final = Results(
             what="remote",
-            begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            started_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             machine=machine.description(),
             limits=machine.limits(),
             subjects={row.subject: row.describes for row in ROWS},
         )
 
     def run(self) -> None:
-        begun = time.monotonic()
+        start_time = time.monotonic()
         for asked in _asked(self._args):
             what = f"{asked.name}, {asked.load.depth} in flight"
             try:
                 pairs = self._pairs(asked)
-                print(f"{time.monotonic() - begun:6.0f} s  {what}: {pairs} pairs", flush=True)
+                print(f"{time.monotonic() - start_time:6.0f} s  {what}: {pairs} pairs", flush=True)
             except KeyboardInterrupt:
                 self.results.failures.append(f"{what}: interrupted")
                 return
@@ -85,7 +85,7 @@ class Bench:
                 self.results.failures.append(f"{what}: {_first_line(error)}")
                 print(f"{what} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             finally:
-                self.results.seconds = round(time.monotonic() - begun)
+                self.results.seconds = round(time.monotonic() - start_time)
                 self.results.save(self._args.results)
 
     def _pairs(self, asked: Asked) -> int:

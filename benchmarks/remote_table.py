@@ -78,7 +78,7 @@ def _line(results: Results, row: Row, cell: Cell, ratio: Spread) -> str:
 def _taken(results: Results) -> str:
     machine = results.machine
     return (
-        f"Taken on {results.begun[:10]}, commit {machine.get('commit', 'unknown')}: {machine.get('cores')} cores of "
+        f"Taken on {results.started_at[:10]}, commit {machine.get('commit', 'unknown')}: {machine.get('cores')} cores of "
         f"{machine.get('cpu')}, {machine.get('memory')}; servers and clients on the same cores; "
         f"{results.seconds / 60:.0f} minutes.  Load before it began: {machine.get('load', 'unknown')}."
     )

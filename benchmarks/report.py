@@ -53,10 +53,10 @@ def run_text(results: Results) -> str:
     """The tables of a run, with the machine that they were taken on."""
     machine, limits = results.machine, results.limits
     rounds = max((len(by) for figure in results.samples.values() for by in figure.values()), default=0)
-    begun = f"{results.begun[:10]}, commit {machine.get('commit', 'unknown')}"
+    taken_on = f"{results.started_at[:10]}, commit {machine.get('commit', 'unknown')}"
     turns = "round" if rounds == 1 else "rounds"
     taken = (
-        f"Taken on {begun}: {machine.get('cores')} cores of {machine.get('cpu')}, {machine.get('memory')}, Python "
+        f"Taken on {taken_on}: {machine.get('cores')} cores of {machine.get('cpu')}, {machine.get('memory')}, Python "
         f"{machine.get('python')}, no GPU; {rounds} {turns}, in {number(results.seconds / 60, 0)} minutes.  Limits of the "
         f"machine in the same run: one thread copies {number(limits.get('memcpy_gb_s', 0), 1)} GB/s, and 64 bytes over "
         f"loopback TCP and back take {number(limits.get('loopback_us', 0), 0)} us (p50)."

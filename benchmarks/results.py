@@ -25,7 +25,7 @@ class Results(msgspec.Struct, kw_only=True):
     """`samples[figure][subject][round]` is one round's value; rounds that failed are missing."""
 
     what: str
-    begun: str
+    started_at: str
     seconds: float = 0.0
     machine: dict[str, str] = {}
     limits: dict[str, float] = {}
@@ -50,7 +50,7 @@ class Results(msgspec.Struct, kw_only=True):
 
     def save(self, folder: Path = FOLDER) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        stamp = self.begun.replace(":", "").replace("-", "")
+        stamp = self.started_at.replace(":", "").replace("-", "")
         path = folder / f"{stamp}-{self.what}.json"
         rounded = {
             figure: {

@@ -82,7 +82,7 @@ def measure(serde: Serde, payload: NDArray[np.uint8]) -> dict[str, float]:
     into, back = (np.ones(size, np.uint8) for size in (serde.stored_bytes_max(LARGE), len(payload)))
     length = serde.encode(KEY, LARGE, payload.data, into.data)
     serde.decode(KEY, LARGE, serde.parameters(), into[:length].data, back.data)
-    begun = time.process_time()
+    start_time = time.process_time()
     length = serde.encode(KEY, LARGE, payload.data, into.data)
     encoded = time.process_time()
     serde.decode(KEY, LARGE, serde.parameters(), into[:length].data, back.data)
@@ -90,7 +90,7 @@ def measure(serde: Serde, payload: NDArray[np.uint8]) -> dict[str, float]:
     if serde.lossless and not (back == payload).all():
         raise AssertionError("a lossless serde lost something")
     gigabytes = len(payload) / 1e9
-    figures = (len(payload) / length, gigabytes / (encoded - begun), gigabytes / (decoded - encoded))
+    figures = (len(payload) / length, gigabytes / (encoded - start_time), gigabytes / (decoded - encoded))
     return dict(zip(SIZES, figures, strict=True))
 
 
@@ -174,12 +174,15 @@ def alike(model: SmallModel, cache: Sequence[LayerCache], greedy: Tensor) -> int
 
 
 def run(args: argparse.Namespace) -> Results:
-    begun, taken_on = time.monotonic(), machine.description()  # the load is that of others, and not of the training
+    start_time, taken_on = (
+        time.monotonic(),
+        machine.description(),
+    )  # the load is that of others, and not of the training
     tokens = text(seed=1)
     model, loss = trained(SHAPE, tokens, args.train_seconds, seed=1)
     results = Results(
         what="serde",
-        begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         machine=taken_on,
         limits={"memcpy_gb_s": machine.memcpy_gb_s(), "training_loss": loss},
         subjects={name: f"{serde} {sorted(settings.items())}" for name, (serde, settings) in SUBJECTS.items()},
@@ -187,17 +190,17 @@ def run(args: argparse.Namespace) -> Results:
     results.subjects["aesgcm"] = "aesgcm with one key"
     results.subjects[CAST] = "torch's cast to float8_e4m3fn and back, without scales"
     try:
-        _measure(args, begun, model, tokens, results)
+        _measure(args, start_time, model, tokens, results)
     except KeyboardInterrupt:
         results.failures.append("interrupted")
-    results.seconds = round(time.monotonic() - begun)
+    results.seconds = round(time.monotonic() - start_time)
     return results
 
 
-def _measure(args: argparse.Namespace, begun: float, model: SmallModel, tokens: Tensor, results: Results) -> None:
+def _measure(args: argparse.Namespace, start_time: float, model: SmallModel, tokens: Tensor, results: Results) -> None:
     """All rounds that there is time for; what is known is kept after each prompt."""
     for number in range(args.rounds):
-        passed = time.monotonic() - begun
+        passed = time.monotonic() - start_time
         if number and passed * (number + 1) / number > args.minutes * 60:  # as long as those before it
             print(f"{passed:6.0f} s  no time for round {number}", flush=True)
             break
@@ -212,13 +215,13 @@ def _measure(args: argparse.Namespace, begun: float, model: SmallModel, tokens: 
             after = tokens[start + length : start + length + CONTINUED_TOKENS + 1]
             for name, figures in accuracy(model, chunks, after).items():
                 results.add(name, number, {f"{figure}, {length} tokens": value for figure, value in figures.items()})
-            print(f"{time.monotonic() - begun:6.0f} s  round {number}  {length} tokens", flush=True)
+            print(f"{time.monotonic() - start_time:6.0f} s  round {number}  {length} tokens", flush=True)
             results.save(args.folder)
         for data, payload in (("kv", large_object(chunks)), ("random", _random(LARGE.payload_bytes, chance))):
             for name, (serde, settings) in SUBJECTS.items():
                 figures = measure(opened(serde, settings), payload)
                 results.add(name, number, {f"{figure}, {data}": value for figure, value in figures.items()})
-        print(f"{time.monotonic() - begun:6.0f} s  round {number}  sizes and speed", flush=True)
+        print(f"{time.monotonic() - start_time:6.0f} s  round {number}  sizes and speed", flush=True)
 
 
 def page(results: Results) -> str:
@@ -227,7 +230,7 @@ def page(results: Results) -> str:
     rounds = max((len(by) for figure in results.samples.values() for by in figure.values()), default=0)
     lengths = sorted({int(match[1]) for figure in results.samples if (match := _LENGTH.search(figure))})
     taken = (
-        f"Taken on {results.begun[:10]}, commit {machine_.get('commit', 'unknown')}, on {machine_.get('cores')} cores of "
+        f"Taken on {results.started_at[:10]}, commit {machine_.get('commit', 'unknown')}, on {machine_.get('cores')} cores of "
         f"{machine_.get('cpu')} with load {machine_.get('load', 'unknown')} before it began; medians of {rounds} "
         f"round{'s' * (rounds > 1)} (least to most).  The small model knows {limits.get('training_loss', float('nan')):.2f} "
         f"nats per byte, and its largest key or value is {limits.get(LARGEST, float('nan')):.3g}: a bare cast to fp8 takes up "
@@ -277,7 +280,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--train-seconds", type=float, default=120.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=9.0, help="when no other round is begun")
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which no other round starts")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results are kept")
     parser.add_argument(
         "--draw",

@@ -39,9 +39,9 @@ def cpu_seconds(pid: int) -> float:
 def measure(make: Callable[[Path], ServerProcess]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         server = make(Path(folder))
-        begun = time.monotonic()
+        start_time = time.monotonic()
         server.start(timeout_seconds=120)
-        cpu, wall = cpu_seconds(server.pid), time.monotonic() - begun
+        cpu, wall = cpu_seconds(server.pid), time.monotonic() - start_time
         time.sleep(3)
         memory = psutil.Process(server.pid).memory_info()
         before = cpu_seconds(server.pid)

@@ -45,9 +45,9 @@ class Memmove:
 
     def ms(self) -> float:
         place = next(self._places)
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         ctypes.memmove(self._target.data_ptr() + place, self._source.data_ptr() + place, self._size)
-        return (time.perf_counter() - begun) * 1e3
+        return (time.perf_counter() - start_time) * 1e3
 
 
 def head_major_pages() -> None:

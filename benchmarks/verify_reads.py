@@ -39,7 +39,7 @@ class Engine(FakeEngine):
 def once(engine: Engine, number: int) -> tuple[float, float]:
     """Milliseconds of a store and of a retrieve."""
     tokens, request = [number + 1] * (CHUNKS * CHUNK_TOKENS), f"r{number}"
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     stored = engine.store(tokens, request)
     between = time.perf_counter()
     found = engine.retrieve(tokens, request)
@@ -47,7 +47,7 @@ def once(engine: Engine, number: int) -> tuple[float, float]:
     assert stored
     assert found is not None
     engine.end(request)
-    return (between - begun) * 1e3, (ended - between) * 1e3
+    return (between - start_time) * 1e3, (ended - between) * 1e3
 
 
 def main() -> None:

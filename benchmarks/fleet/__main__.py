@@ -114,7 +114,7 @@ def table(results: Results) -> str:
 
 def run(rounds: int, placements: int, small: int) -> Results:
     date, start = datetime.datetime.now(datetime.UTC), time.monotonic()
-    results = Results(what="fleet", begun=date.strftime("%Y-%m-%dT%H:%M:%SZ"), machine=machine.description())
+    results = Results(what="fleet", started_at=date.strftime("%Y-%m-%dT%H:%M:%SZ"), machine=machine.description())
     subjects = [subject for subject in SUBJECTS if not subject.public or public_is_installed()]
     if len(subjects) < len(SUBJECTS):
         results.failures.append("LMCache 0.5.6 is not installed in .venv-engine: left out")

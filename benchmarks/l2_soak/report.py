@@ -12,7 +12,7 @@ def text(done: L2Soak) -> str:
     chunks, store, eviction = books["chunks"], books["store"], books["l2_eviction"]
     moved = done.sizes.chunk_bytes / MIB / max(done.seconds, 1e-9)
     head = (
-        f"`{done.recipe}` with `{done.adapter}`, {done.seconds:g} s ({done.begun[:10]}, commit "
+        f"`{done.recipe}` with `{done.adapter}`, {done.seconds:g} s ({done.started_at[:10]}, commit "
         f"{done.machine.get('commit', 'unknown')}): {done.engines} engines sent {tally.requests:,} requests and read "
         f"{tally.read:,} chunks ({tally.read * moved:,.0f} MiB/s), every byte compared."
     )

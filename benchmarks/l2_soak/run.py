@@ -33,7 +33,7 @@ class L2Soak(msgspec.Struct, kw_only=True):
 
     recipe: str
     adapter: str
-    begun: str
+    started_at: str
     seconds: float
     engines: int
     sizes: Sizes
@@ -52,7 +52,7 @@ class L2Soak(msgspec.Struct, kw_only=True):
 
     def save(self, folder: Path = FOLDER) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.begun.replace(':', '').replace('-', '')}-l2-soak-{self.recipe}.json"
+        path = folder / f"{self.started_at.replace(':', '').replace('-', '')}-l2-soak-{self.recipe}.json"
         path.write_bytes(msgspec.json.encode(self) + b"\n")
         return path
 
@@ -65,7 +65,7 @@ def soak(
     done = L2Soak(
         recipe=recipe,
         adapter=adapter,
-        begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=seconds,
         engines=engines,
         sizes=sizes,

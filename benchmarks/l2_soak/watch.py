@@ -78,7 +78,7 @@ class Watcher:
     def __init__(self, server: ServerProcess, folder: Path) -> None:
         self._server = server
         self._folder = folder
-        self._begun = time.monotonic()
+        self._start_time = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self.samples: list[Sample] = []
@@ -92,11 +92,11 @@ class Watcher:
         self._thread.join(60.0)
 
     def take(self, *, walk: bool) -> Sample:
-        sample = sample_of(self._server.status(), time.monotonic() - self._begun)
+        sample = sample_of(self._server.status(), time.monotonic() - self._start_time)
         if not walk:
             return sample
         found = disk_bytes(self._folder)
-        after = sample_of(self._server.status(), time.monotonic() - self._begun)
+        after = sample_of(self._server.status(), time.monotonic() - self._start_time)
         evicted = after.evicted_bytes - sample.evicted_bytes
         excess = found - sample.l2_capacity_bytes - evicted
         return msgspec.structs.replace(after, disk_bytes=found, disk_excess_bytes=max(0, excess))

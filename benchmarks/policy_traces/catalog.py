@@ -51,7 +51,7 @@ PATTERNS: Final[Mapping[str, Callable[[int], RequestList]]] = MappingProxyType(
         "chat, short": Chat(goes_on=0.25, first_blocks=(1, 40)).requests,
         "chat with systems": Chat(systems=3, system_blocks=6, partial_last=True).requests,
         "chat, fixed think": Chat(think_varies=False).requests,
-        "chat, quick": Chat(think_seconds=5.0, begun_per_second=0.3).requests,
+        "chat, quick": Chat(think_seconds=5.0, starts_per_second=0.3).requests,
         "system prompts": popularity.system_prompts,
         "system, long tails": lambda seed: popularity.system_prompts(seed, 200, 4, 16),
         "documents": popularity.documents,

@@ -18,7 +18,7 @@ class Chat:
     goes_on: float = 0.5
     think_seconds: float = 100.0
     think_varies: bool = True
-    begun_per_second: float = 1.0
+    starts_per_second: float = 1.0
     systems: int = 1
     system_blocks: int = 0
     partial_last: bool = False
@@ -34,7 +34,7 @@ class Chat:
                 now, _, prompt = heappop(due)
             else:
                 now = begins
-                begins += rng.expovariate(self.begun_per_second)
+                begins += rng.expovariate(self.starts_per_second)
                 system = rng.randrange(self.systems) * 1_000
                 prompt = [*range(system, system + self.system_blocks), *fresh(rng.randint(*self.first_blocks))]
             requests.append(Request(now, prompt + fresh(self.partial_last)))

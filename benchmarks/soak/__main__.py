@@ -70,7 +70,7 @@ def soak(minutes: float, compression: float, engines: int, folder: Path) -> Soak
     tally = Tally()
     server = ServerProcess(options(compression, folder), folder / "server.log", executable=LMCACHE)
     done = Soak(
-        begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        started_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         minutes=minutes,
         compression=compression,
         engines=engines,
@@ -86,9 +86,9 @@ def soak(minutes: float, compression: float, engines: int, folder: Path) -> Soak
         traffic = [SoakEngine(number, endpoint, PING / compression, tally) for number in range(engines)]
         for engine in traffic:
             engine.start()
-        begun = time.monotonic()
+        start_time = time.monotonic()
         pause = max(0.25, minutes * 60 / SAMPLES)
-        while (passed := time.monotonic() - begun) < minutes * 60:
+        while (passed := time.monotonic() - start_time) < minutes * 60:
             time.sleep(min(pause, minutes * 60 - passed))
             sample = sampler.take()
             done.samples.append(sample)

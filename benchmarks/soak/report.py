@@ -35,7 +35,7 @@ def text(soak: Soak) -> str:
     hours = soak.minutes * soak.compression / 60
     requests = soak.samples[-1].requests if soak.samples else 0
     stood = (
-        f"{soak.minutes:g} minutes stood for {hours:.1f} hours ({soak.begun[:10]}, commit "
+        f"{soak.minutes:g} minutes stood for {hours:.1f} hours ({soak.started_at[:10]}, commit "
         f"{soak.machine.get('commit', 'unknown')}): every time-out of the server was divided by {soak.compression:g}.  "
         f"{soak.engines} engines sent {requests:,} requests; one in three had no shared memory."
     )

@@ -36,7 +36,7 @@ class Sample(msgspec.Struct, frozen=True):
 class Soak(msgspec.Struct, kw_only=True):
     """A whole run."""
 
-    begun: str
+    started_at: str
     minutes: float
     compression: float
     engines: int
@@ -64,7 +64,7 @@ class Soak(msgspec.Struct, kw_only=True):
 
     def save(self, folder: Path = FOLDER) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.begun.replace(':', '').replace('-', '')}-soak.json"
+        path = folder / f"{self.started_at.replace(':', '').replace('-', '')}-soak.json"
         path.write_bytes(msgspec.json.encode(self) + b"\n")
         return path
 
@@ -75,14 +75,14 @@ class Sampler:
     def __init__(self, server: ServerProcess) -> None:
         self._server = server
         self._process = psutil.Process(server.pid)
-        self._begun = time.monotonic()
+        self._start_time = time.monotonic()
 
     def take(self) -> Sample:
         status: dict[str, Any] = self._server.status()
         memory = self._process.memory_full_info()
         l1 = status["l1"]
         return Sample(
-            round(time.monotonic() - self._begun, 2),
+            round(time.monotonic() - self._start_time, 2),
             status["requests"]["requests"],
             anonymous_bytes(self._process.pid),
             memory.rss,

@@ -69,7 +69,7 @@ class Scripted:
 @pytest.fixture
 def measured() -> Results:
     """fs at 0.8 and 0.6 of fio, dax at 0.95 of a copy, and fs_native beside the public server."""
-    found = Results(what="l2", begun="2026-01-02T03:04:05Z", machine={"cores": "2"}, subjects={"fio": "fio-9"})
+    found = Results(what="l2", started_at="2026-01-02T03:04:05Z", machine={"cores": "2"}, subjects={"fio": "fio-9"})
     for number in range(3):
         for depth, ratio in ((1, 0.8), (16, 0.6)):
             cell = Cell("direct", 4, depth, "load")
@@ -147,7 +147,7 @@ def test_what_the_public_benchmark_prints_is_read() -> None:
 def test_sides_take_turns_and_warming_up_does_not_count() -> None:
     order: list[str] = []
     settled: list[str] = []
-    found = Results(what="l2", begun="")
+    found = Results(what="l2", started_at="")
     # what comes back is not looked at: neither side moves a byte
     pairs = Pairs("fs", Unchecked(region(COUNT * SIZE), SIZE, SIZE, COUNT), settled.append, found)
     for number in (-1, 0, 1):
@@ -172,7 +172,7 @@ def test_an_object_that_comes_back_wrong_ends_the_pair() -> None:
             step.buffer.view[-1] ^= 1
         return None
 
-    found = Results(what="l2", begun="")
+    found = Results(what="l2", started_at="")
     with desk_lane(corrupts) as lane:
         own = Runner(lane, 2, Interruption())
         with pytest.raises(BenchmarkError, match="fs: 8 objects came back wrong"):
@@ -191,7 +191,7 @@ def test_an_interruption_and_a_failure_of_a_target_are_raised() -> None:
 
 def test_every_adapter_of_ours_opens_with_its_settings_and_brings_everything_back(tmp_path: Path) -> None:
     plugins = load_plugins((), ())
-    found = Results(what="l2", begun="")
+    found = Results(what="l2", started_at="")
     for subject in SUBJECTS:
         for mode in subject.modes:
             folder = tmp_path / f"{subject.name}-{mode}"

@@ -175,7 +175,7 @@ def memory_subject(model: Subject) -> Subject:
 
 
 def results_of(ratio: float) -> Results:
-    found = Results(what="remote", begun="2026-01-02T03:04:05Z", machine={"cores": "2", "load": "0.1 0.1 0.1"})
+    found = Results(what="remote", started_at="2026-01-02T03:04:05Z", machine={"cores": "2", "load": "0.1 0.1 0.1"})
     for verb in ("load", "store"):
         cell = Cell(remote.MODE, 4, 16, verb)
         for number in range(3):

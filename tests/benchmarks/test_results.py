@@ -20,7 +20,7 @@ SHOWN = Table("x", "X", "says", (CASE, Figure("y_s", "not measured", "s")))
 
 
 def results(what: str = "all") -> Results:
-    found = Results(what=what, begun="2026-01-02T03:04:05Z", machine={"cores": "2"}, subjects={"pure": "ours"})
+    found = Results(what=what, started_at="2026-01-02T03:04:05Z", machine={"cores": "2"}, subjects={"pure": "ours"})
     for number, (echo, native, pure, public) in enumerate([(1, 2, 4, 8), (2, 1, 2, 16), (1, 3, 3, 6)]):
         found.add("echo", number, {"x_ms": echo})
         found.add("native", number, {"x_ms": native})
@@ -53,7 +53,7 @@ def test_a_table_has_a_column_per_subject_and_says_what_is_not_reached() -> None
 
 
 def test_a_table_without_figures_is_empty() -> None:
-    assert table(Results(what="all", begun=""), SHOWN) == ""
+    assert table(Results(what="all", started_at=""), SHOWN) == ""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_more_can_be_better() -> None:
 
 def test_a_saved_run_is_found_and_read_back(tmp_path: Path) -> None:
     older = results()
-    older.begun = "2025-01-02T03:04:05Z"
+    older.started_at = "2025-01-02T03:04:05Z"
     older.save(tmp_path)
     path = results().save(tmp_path)
     results("lookup").save(tmp_path)

@@ -65,7 +65,7 @@ def test_a_hit_that_is_none_makes_no_figure(start_server: StartServer) -> None:
 def test_a_client_process_that_fails_is_an_error(start_server: StartServer) -> None:
     server = start_server("--l1-size-gb", "0.1")
     with pytest.raises(BenchmarkError, match="a client process failed"), running([Load(server.port, 1, 1, True)]):
-        raise AssertionError("it cannot have begun")
+        raise AssertionError("it cannot have started")
 
 
 def test_the_index_counts_what_it_evicts() -> None:
@@ -100,8 +100,8 @@ def test_cpu_of_threads_that_have_ended_counts() -> None:
         try:
             assert meter.seconds < own
             with CpuMeter(os.getpid()) as mine:
-                begun = time.process_time()
-                while time.process_time() - begun < 0.02:
+                start_time = time.process_time()
+                while time.process_time() - start_time < 0.02:
                     pass
             assert mine.seconds >= 0.02
         finally:

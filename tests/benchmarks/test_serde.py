@@ -81,7 +81,9 @@ def test_values_out_of_its_range_spoil_a_bare_cast_and_not_the_scaled_ones(model
 
 @pytest.fixture
 def measured() -> Results:
-    found = Results(what="serde", begun="2026-01-02T03:04:05Z", machine={"cores": "2"}, subjects={"zstd": "", CAST: ""})
+    found = Results(
+        what="serde", started_at="2026-01-02T03:04:05Z", machine={"cores": "2"}, subjects={"zstd": "", CAST: ""}
+    )
     found.limits |= {"training_loss": 1.5, serde.LARGEST: 12.5}
     for number in range(2):
         found.add("zstd", number, {f"{figure}, kv": 2.0 + number for figure in serde.SIZES})
