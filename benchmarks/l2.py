@@ -162,7 +162,8 @@ def page(results: Results) -> str:
     """The part of docs/internals/benchmarks.md."""
     taken = (
         f"Taken on {results.started_at[:10]}, commit {results.machine.get('commit', 'unknown')}: "
-        f"{results.machine.get('cores')} cores of {results.machine.get('cpu')}, {results.machine.get('memory')}, Linux {results.machine.get('kernel')}; "
+        f"{results.machine.get('cores')} cores of {results.machine.get('cpu')}, {results.machine.get('memory')}, "
+        f"Linux {results.machine.get('kernel')}; "
         f"{results.seconds / 60:.0f} minutes.  Load before it began: {results.machine.get('load')}."
     )
     subjects = "\n".join(f"* **{name}**: {says}" for name, says in results.subjects.items())
