@@ -99,7 +99,7 @@ class Demo:
             self._server.start()
         engines = (self._plain, self._first, self._second)
         with self._progress.waiting(
-            "starting three vLLM engines: one without a cache, A and B with it (a minute or so)"
+            "starting three vLLM engines: one without a cache, A and B with it (half a minute or so)"
         ):
             for engine in engines:
                 engine.launch()
