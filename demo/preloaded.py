@@ -120,6 +120,12 @@ class Preloaded:
             raise OSError(f"the process that has imported vLLM has ended: {self._log.read()[-SHOWN_CHARS:]}")
         return ForkedProcess(int.from_bytes(said, "little"), ours, *mine)
 
+    def close(self) -> None:
+        """The programs go on; nothing can be started any more."""
+        self._control.close()
+        self._process.wait()
+        self._log.close()
+
 
 def serve(control: socket.socket) -> tuple[Sequence[str], Mapping[str, str]]:
     """Returns in each child, with what it is to run."""
