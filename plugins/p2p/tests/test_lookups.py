@@ -97,6 +97,17 @@ def test_an_answer_after_the_lookup_is_not_held_against_its_owner(
     assert (rig.counts("second")["failed"], rig.load(5)) == (0, [DONE])
 
 
+def test_the_time_to_connect_is_not_taken_from_the_answer(owner: ScriptedOwner) -> None:
+    """The lookup that connects may come too late; its owner is asked by the next one."""
+    owner.script["hello"] = after(0.9 * TIMEOUT)
+    owner.script["lookup_and_lock"] = after(0.3 * TIMEOUT)
+    with ReaderRig(owner, lookup_timeout=TIMEOUT) as rig:
+        assert rig.lookup(0) == [MISSING]
+        wait(lambda: owner.asked.count("end") == 1)
+        assert rig.lookup(0) == [DONE]
+        assert rig.counts()["failed"] == 0
+
+
 def test_one_that_has_left_is_disconnected(owner: ScriptedOwner) -> None:
     with ReaderRig(owner) as rig:
         assert rig.lookup(0) == [DONE]

@@ -223,13 +223,14 @@ class Lessee:
     # --- one peer
 
     async def _lease_at(self, peer: Peer, keys: Sequence[ObjectKey], places: Sequence[int]) -> dict[int, Pin]:
-        """Of these places, those that it leases.  It has as long as any peer, however little is left to the lookup."""
-        until = time.monotonic() + self._settings.lookup_timeout
+        """Of these places, those that it leases.  It has as long as any peer, however little is left to the lookup, and however
+        long it took to connect to it."""
         peer.counts["asked"] += len(places)
         answered = 0
         try:
             await peer.connect(self._settings.lookup_timeout)
             asked = time.monotonic()
+            until = asked + self._settings.lookup_timeout
             wanted = [PeerKey.of(keys[place]) for place in places]
             number = await peer.ask(LOOKUP_AND_LOCK, wanted, {}, seconds=max(0.001, until - time.monotonic()))
             if number == NO_TASK:
