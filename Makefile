@@ -47,12 +47,13 @@ ENGINE_TESTS := .venv-engine/.tests
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup demo test test-all bench check docs size wheels clean
+.PHONY: help setup demo test retest test-all bench check docs size wheels clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
 	@echo "make demo      a real engine with this cache: cold, from memory, shared, and from disk after a crash"
 	@echo "make test      the checks, and all tests but the slow ones"
+	@echo "make retest    the tests that failed last, one after the other"
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
 	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/internals/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
@@ -69,6 +70,12 @@ demo:
 
 test: setup check
 	.venv/bin/python -m pytest -m "not slow" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS)
+
+# At most ten, one after the other: a test that waits for others may fail where four processes share two cores.
+retest:
+	@.venv/bin/python -c "import json; failed = json.load(open('.pytest_cache/v/cache/lastfailed')); \
+		print('failed beside others, run once more alone:', *failed, sep='\n  '); raise SystemExit(len(failed) > 10)"
+	.venv/bin/python -m pytest -v -m "not slow" --last-failed --last-failed-no-failures none
 
 test-all: setup check docs
 	@.venv/bin/python -m scripts.system_packages --slow
