@@ -1,4 +1,12 @@
 from .async_client import AsyncEngineClient as AsyncEngineClient
+from .blend import (
+    BLEND_COMMIT as BLEND_COMMIT,
+    BLEND_LOOKUP as BLEND_LOOKUP,
+    BLEND_PREPARE as BLEND_PREPARE,
+    BlendAnswer as BlendAnswer,
+    BlendSegment as BlendSegment,
+    BlendSlots as BlendSlots,
+)
 from .channel import EngineChannel as EngineChannel
 from .client import EngineClient as EngineClient
 from .engine_key import EngineKey as EngineKey, encode_tokens as encode_tokens
