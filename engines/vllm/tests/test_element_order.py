@@ -85,6 +85,23 @@ def test_another_order_is_named_and_belongs_to_a_block_size() -> None:
     assert paged.order == group_of(Layer(transposed)).order
 
 
+def test_k_and_v_of_a_token_have_their_places_in_an_order_that_has_some() -> None:
+    places = group_of(Layer(transposed)).places
+    assert places is not None
+    assert (places.key.slots, places.key.elements) == ((0, 1, 2, 3), (0, 4, 8))
+    assert (places.value.slots, places.value.elements) == ((12, 15, 18, 21), (0, 1, 2))
+    assert group_of(Layer(by_slot)).places is None
+
+
+def test_an_order_without_places_for_tokens_is_named_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    swapped = [1, 0, *range(2, ELEMENTS)]
+    paged = group_of(Layer(shuffled(swapped)))
+    assert paged.order
+    assert paged.places is None
+    assert "tokens of chunks cannot be moved: the order of elements within blocks" in caplog.text
+
+
 @given(st.permutations(range(ELEMENTS)), st.permutations(range(ELEMENTS)))
 def test_orders_have_one_name_when_they_are_one(one: list[int], other: list[int]) -> None:
     names = [(paged := group_of(Layer(shuffled(each)))).order or str(paged.block_slots) for each in (one, one, other)]

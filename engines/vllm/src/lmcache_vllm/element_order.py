@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from lmcache_kv_layout import LayoutError, PageCopier, PagedGroup
+from lmcache_kv_layout import KVPlaces, LayoutError, PageCopier, PagedGroup
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ def with_order(
     paged: PagedGroup, bases: Sequence[int], names: Sequence[str], layers: Mapping[str, Any], dtype: Any
 ) -> PagedGroup:
     """The same group, with the order of elements that its layers keep; without it where it cannot be seen, which is logged.
+    And with the places of K and V, where each token has its own.
 
     `names` are those of the group's layers, `layers` vLLM's attention layers by name, `dtype` the type that they compute
     with. The last block of each layer is written and restored: no request may run. Raises LayoutError where layers of the
@@ -55,7 +56,19 @@ def with_order(
         return paged
     if np.array_equal(order, np.arange(len(order))):
         return replace(paged, block_slots=0)
-    return replace(paged, order=blake3(order.astype("<u4").tobytes()).hexdigest(8))
+    places = _places(paged, order, layers[names[0]])
+    return replace(paged, order=blake3(order.astype("<u4").tobytes()).hexdigest(8), places=places)
+
+
+def _places(paged: PagedGroup, order: Order, layer: Any) -> KVPlaces | None:
+    """None, and a line in the log, where K and V of a token cannot be found by it. Only what moves tokens needs them."""
+    try:
+        if hasattr(layer, "kv_lora_rank") or layer.num_kv_heads != paged.heads:
+            raise LayoutError("K and V of a head are not apart in its pages")
+        return KVPlaces.measured(paged, order, layer.head_size)
+    except LayoutError as error:
+        logger.info("tokens of chunks cannot be moved: %s", error)
+        return None
 
 
 def _common_order(paged: PagedGroup, bases: Sequence[int], layers: Sequence[Any], dtype: Any) -> Order:

@@ -38,7 +38,7 @@ def copy_with_numpy(job: PageJob) -> int:
         runs = [run for run in _runs(job, place) if run.outside is not None]
         for row in _rows(job):
             region = _region(job, place, row, word)
-            pages = _view(job.bases[row], shape, strides, word)
+            pages = memory_view(job.bases[row], shape, (*strides, word), word)
             for inside, outside, skip in runs:
                 kept, page = region[inside], pages[outside]
                 if skip:
@@ -84,7 +84,7 @@ def _region(job: PageJob, place: int, row: int, word: int) -> NDArray[Any]:
     group = job.group
     strides = (group.slots_per_block * group.token_bytes, group.token_bytes, group.head_bytes)
     shape = (job.blocks_per_object, group.slots_per_block, group.heads, group.head_bytes // word)
-    return _view(job.objects[place] + row * job.blocks_per_object * strides[0], shape, strides, word)
+    return memory_view(job.objects[place] + row * job.blocks_per_object * strides[0], shape, (*strides, word), word)
 
 
 class _Memory:
@@ -94,11 +94,12 @@ class _Memory:
         self.__array_interface__ = {
             "data": (address, False),
             "shape": shape,
-            "strides": (*strides, word),
+            "strides": strides,
             "typestr": f"<u{word}" if word > 1 else "|u1",
             "version": 3,
         }
 
 
-def _view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], word: int) -> NDArray[Any]:
+def memory_view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], word: int) -> NDArray[Any]:
+    """Unsigned integers of `word` bytes at an address, which the caller keeps mapped; strides are bytes."""
     return np.asarray(_Memory(address, shape, strides, word))

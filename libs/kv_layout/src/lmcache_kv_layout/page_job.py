@@ -47,20 +47,15 @@ class PageJob:
         layers: range | None,
     ) -> PageJob:
         """Raise `LayoutError` for whatever does not fit."""
-        if len(bases) != group.kv_axis * group.layers:
-            raise LayoutError(
-                f"{len(bases)} bases; {group.kv_axis} x {group.layers} layers need {group.kv_axis * group.layers}"
-            )
+        base_array = base_addresses(group, bases)
         if len(blocks) % max(1, len(objects)) or (blocks and not objects):
             raise LayoutError(f"{len(blocks)} blocks are not a whole number for each of {len(objects)} objects")
         per_object = len(blocks) // max(1, len(objects))
         if not 0 <= skip_slots <= per_object * group.slots_per_block:
             raise LayoutError(f"skip_slots is {skip_slots}; an object has {per_object * group.slots_per_block} slots")
-        chosen = range(group.layers) if layers is None else layers
-        if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= group.layers:
-            raise LayoutError(f"{chosen} is not a range of the {group.layers} layers")
-        ids = _ids(blocks, group.blocks)
-        base_array, object_array = _addresses("base", bases), _addresses("object", objects)
+        chosen = layer_range(layers, group)
+        ids = block_id_array(blocks, group.blocks)
+        object_array = address_array("object", objects)
         return cls(direction, group, base_array, ids, object_array, per_object, skip_slots, chosen)
 
     @property
@@ -79,14 +74,33 @@ class PageJob:
         return NO_BLOCK in self.blocks
 
 
-def _ids(blocks: Sequence[int], count: int) -> array[int]:
+def base_addresses(group: PagedGroup, bases: Sequence[int]) -> array[int]:
+    """A copy.  Raises `LayoutError` unless there is one for K and V of each layer."""
+    if len(bases) != group.kv_axis * group.layers:
+        raise LayoutError(
+            f"{len(bases)} bases; {group.kv_axis} x {group.layers} layers need {group.kv_axis * group.layers}"
+        )
+    return address_array("base", bases)
+
+
+def layer_range(layers: range | None, group: PagedGroup) -> range:
+    """All layers where there is none.  Raises `LayoutError` for layers that the group has not, or not one behind the other."""
+    chosen = range(group.layers) if layers is None else layers
+    if chosen.step != 1 or not 0 <= chosen.start <= chosen.stop <= group.layers:
+        raise LayoutError(f"{chosen} is not a range of the {group.layers} layers")
+    return chosen
+
+
+def block_id_array(blocks: Sequence[int], count: int) -> array[int]:
+    """A copy.  Raises `LayoutError` unless each is `NO_BLOCK` or one of `count` blocks."""
     ids = int64_array(blocks)
     if ids and not (min(ids) >= NO_BLOCK and max(ids) < count):
         raise LayoutError(f"block ids from {min(ids)} to {max(ids)}; the group has the blocks 0 to {count - 1}")
     return ids
 
 
-def _addresses(what: str, addresses: Sequence[int]) -> array[int]:
+def address_array(what: str, addresses: Sequence[int]) -> array[int]:
+    """A copy.  Raises `LayoutError`, which says of `what`, for what a process cannot have as an address."""
     try:
         found = array("Q", addresses)
     except (TypeError, OverflowError):

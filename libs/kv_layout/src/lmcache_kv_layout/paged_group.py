@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lmcache_client import ObjectLayout
 from lmcache_kv_layout.errors import LayoutError
 from lmcache_kv_layout.formats import EngineKVFormat
+from lmcache_kv_layout.kv_places import KVPlaces
 from lmcache_kv_layout.limits import SPAN_MAX
 
 
@@ -19,7 +20,7 @@ class PagedGroup:
     `head_bytes` are those of the copy: where K and V are fused, a row holds both.
     `tokens_per_block` tokens of a prompt fill a block, `slots_per_block` rows of it are there.  `window_tokens` -1: no window.
     `block_slots` and `order` are those of its objects: 0, or `slots_per_block` where the engine may have other elements in the
-    row of a slot than those of that slot.
+    row of a slot than those of that slot. Where they are then is in `places`, if it is known.
     """
 
     format: EngineKVFormat
@@ -42,6 +43,7 @@ class PagedGroup:
     recurrent: bool = False
     block_slots: int = 0
     order: str = ""
+    places: KVPlaces | None = None
 
     @property
     def token_bytes(self) -> int:
