@@ -45,7 +45,7 @@ def caches(draw: st.DrawFn) -> Cache:
 @st.composite
 def rotaries(draw: st.DrawFn, layers: int, size: int) -> list[tuple[float, Rotary | None]]:
     """Of each layer the base, and what is made of its table."""
-    style = draw(st.sampled_from(["neox", "gptj"]))
+    style: Any = draw(st.sampled_from(["neox", "gptj"]))
     found: list[tuple[float, Rotary | None]] = []
     for _ in range(layers):
         base = draw(st.sampled_from([100.0, 10_000.0, 1e6]))
@@ -147,7 +147,7 @@ class TestReads:
         before = pages.content()
         chunk = np.ones(group.region_layout(2).payload_bytes, np.uint8)
         rows = ChunkRows(group, Rotary(table_of(100.0, 4, 20), "neox"), 4, 8, implementation)  # type: ignore[arg-type]
-        arguments = {
+        arguments: dict[str, Any] = {
             "bases": pages.bases(group),
             "blocks": [0, 2, 1],
             "region": chunk.ctypes.data,
