@@ -30,7 +30,7 @@ NATIVE := libs/native
 NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $(NATIVE)/tests -prune -o -type f -not -name "*.pyc" -print)
 
 # What the engine's environment has of ours, beside the public package.
-OWN := libs/client libs/kv_identity libs/kv_layout engines/vllm
+OWN := libs/blend_select libs/client libs/kv_identity libs/kv_layout engines/vllm
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 side_by_side = $(if $(filter-out 1,$(1)),-n $(1) --dist loadfile --no-loadscope-reorder)
 

@@ -111,7 +111,7 @@ class TestReads:
     def test_a_turn_of_no_positions_keeps_every_bit(self, implementation: str) -> None:
         cache = Cache.of(12, "transposed", Sizes(1, 4, 4, 2, 8, "bfloat16"))
         group, pages = cache.group(), cache.pages
-        chunk = np.arange(4 * 2 * 16, dtype=np.uint16) + 0x7F80  # infinities and what is no number among them
+        chunk = np.arange(4 * 2 * 16, dtype=np.uint16) + 0x7F80  # infinities and NaN among them
         rows = ChunkRows(group, Rotary(table_of(100.0, 8, 9), "neox"), 8, 4, implementation)  # type: ignore[arg-type]
         rows.read(pages.bases(group), [2], chunk.ctypes.data, range(4), 0, 0)
         assert np.array_equal(pages.content()[:, :, 2].reshape(-1).view(np.uint16), chunk)
@@ -239,7 +239,7 @@ class TestRotary:
             (np.concatenate([table_of(100.0, 8, 40), table_of(37.0, 8, 40)]), "is not twice position"),
         ],
     )
-    def test_what_is_no_rotation_is_refused(self, table: Any, reason: str) -> None:
+    def test_a_table_without_a_rotation_is_refused(self, table: Any, reason: str) -> None:
         with pytest.raises(LayoutError, match=reason):
             Rotary(table, "neox")
 

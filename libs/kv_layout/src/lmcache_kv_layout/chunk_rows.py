@@ -32,7 +32,7 @@ class ChunkRows:
         native: Literal["auto", "on", "off"] = "auto",
     ) -> None:
         """`head_size` is that of K, in elements.  Raises LayoutError, which gives the reason, where the rows of tokens cannot
-        be told apart or turned."""
+        be separated or turned."""
         from lmcache_kv_layout.numpy_rows import read_with_numpy  # numpy only where something will be moved
 
         self._with_numpy = read_with_numpy

@@ -46,7 +46,7 @@ def _from_bfloat16(bits: Rows) -> NDArray[np.float32]:
 
 
 def _to_bfloat16(values: NDArray[np.float32]) -> Rows:
-    """To the nearest, ties to even; what is no number stays none."""
+    """To the nearest, ties to even; NaN stays NaN."""
     bits = values.view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)

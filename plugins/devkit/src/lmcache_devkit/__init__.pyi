@@ -27,6 +27,7 @@ from .l1_memory_suite import L1MemorySuite as L1MemorySuite
 from .ports import free_port as free_port, free_ports as free_ports
 from .prefetch_policy_suite import PrefetchPolicySuite as PrefetchPolicySuite
 from .request_module_suite import RequestModuleSuite as RequestModuleSuite
+from .selector_suite import SelectorSuite as SelectorSuite
 from .serde_suite import SerdeSuite as SerdeSuite
 from .service_suite import FakeServiceContext as FakeServiceContext, ServiceSuite as ServiceSuite
 from .stalling import fail_methods as fail_methods, stall_methods as stall_methods
