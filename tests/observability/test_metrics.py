@@ -97,6 +97,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             '{"small": 0.0005, "none": 0}',
             "--reject-unsalted",
             "--l1-verify-reads",
+            "--engine-type",
+            "blend",
         ]
         options += ["--prometheus-port", str(port), "--otlp-endpoint", collector.endpoint, "--enable-tracing"]
         options += ["--metrics-sample-rate", "1", "--offer-settings", json.dumps(settings)]

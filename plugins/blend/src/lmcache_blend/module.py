@@ -1,0 +1,341 @@
+"""The operations of blending: what is there of a prompt, wherever it was stored, and where its bytes lie."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Final, NamedTuple
+
+from lmcache_blend.choice import answer_of, choose, is_own
+from lmcache_blend.feed import IndexFeed
+from lmcache_blend.index import ChunkIndex, Match
+from lmcache_blend.reads import SegmentReads
+from lmcache_blend.settings import BlendSettings
+from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots
+from lmcache_client.engine_key import MAX_TOKENS, PADDING, TokenSequence
+from lmcache_core import (
+    DEFERRED,
+    READERS_MAX,
+    Bitmap,
+    Call,
+    Condition,
+    EngineKey,
+    Handler,
+    HandlerMode,
+    KeySpace,
+    ModuleContext,
+    PromptFacts,
+    ProtocolError,
+    RequestModule,
+    ResidencyFeed,
+    Severity,
+    Shard,
+    SlotDescriptor,
+    SlotReferences,
+    SpaceFields,
+    SparseLookupRequest,
+    TransferRange,
+    pack_kv_rank,
+    registered_shards,
+    transfer_range,
+)
+
+MODULES: Final[dict[str, BlendModule]] = {}
+"""Of the servers of this process, by boot id: where the service finds its own."""
+WAIT_SECONDS_MAX: Final = 300.0
+REQUEST_ID_CHARS_MAX: Final = 1024
+REASONS_MAX: Final = 16
+
+
+class _Prompt(NamedTuple):
+    """What a lookup is about."""
+
+    key: EngineKey
+    spaces: Sequence[KeySpace]
+    """Where matches are looked for."""
+    hashes: Sequence[bytes]
+    """Of its own chunks."""
+    matches: Sequence[Match]
+    chosen: Sequence[Match]
+    """Those that are asked for, behind its own chunks."""
+    tokens: Callable[[], Sequence[int]]
+
+
+class BlendModule(RequestModule):
+    """Lookups and reads run on threads that may take long.  Safe from any thread."""
+
+    def __init__(self, settings: BlendSettings, context: ModuleContext, journal: ResidencyFeed) -> None:
+        self._context = context
+        self._stride = settings.probe_stride
+        self.index = ChunkIndex(context.chunk_tokens, settings.index_chunks)
+        self.feed = IndexFeed(self.index, journal, context.hasher, context.clock)
+        self._reads = SegmentReads()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        context.workers.on_leave(self._reads.forget)
+        MODULES[context.boot_id] = self
+
+    def handlers(self) -> Sequence[Handler]:
+        return [
+            Handler(BLEND_LOOKUP, self._noting(self.lookup), HandlerMode.AFFINE),
+            Handler(BLEND_PREPARE, self._noting(self.prepare), HandlerMode.AFFINE, may_be_refused=False),
+            Handler(BLEND_COMMIT, self.commit, HandlerMode.ORDERED, may_be_refused=False),
+        ]
+
+    def status(self) -> dict[str, object]:
+        """Since the server started, but for `chunks`, `spaces` and `reads_prepared`."""
+        with self._lock:
+            refused = dict(self._reasons)
+        return {**self.counts(), "refused": refused, "index_failure": self.feed.failure}
+
+    def counts(self) -> dict[str, int]:
+        index, feed = self.index, self.feed
+        with self._lock:
+            counts = dict(self._counts)
+        return {
+            "chunks": len(index),
+            "chunks_max": index.chunks_max,
+            "chunks_added": index.added,
+            "chunks_forgotten": index.evicted,
+            "chunks_dropped": feed.dropped,
+            "chunks_without_tokens": feed.without_tokens,
+            "journal_overruns": feed.overruns,
+            "reads_prepared": len(self._reads),
+            **counts,
+        }
+
+    def conditions(self) -> Sequence[Condition]:
+        if not self.feed.failure:
+            return ()
+        return [
+            Condition(
+                "blend_index_failed",
+                Severity.WARNING,
+                f"no chunk is found by its tokens any more: {self.feed.failure}",
+                "restart the server, and report what its log says",
+            )
+        ]
+
+    def close(self) -> None:
+        self.feed.close()
+        if MODULES.get(self._context.boot_id) is self:
+            del MODULES[self._context.boot_id]
+
+    # --- what a scheduler asks
+
+    def lookup(self, call: Call, key: EngineKey, seconds: float) -> object:
+        """See BLEND_LOOKUP."""
+        context = self._context
+        if not math.isfinite(seconds):
+            raise ProtocolError(f"a lookup waits for a number of seconds, not for {seconds}")
+        if not 0 <= key.num_kv_readers <= READERS_MAX:
+            raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
+        if len(key.request_id) > REQUEST_ID_CHARS_MAX:
+            raise ProtocolError(
+                f"request_id has {len(key.request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}"
+            )
+        admitted = context.admits_salt(key.cache_salt)
+        shards = self._shards(key) if admitted else ()
+        hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
+        tokens = cache(lambda: _decoded(key))
+        spaces = [each.space for each in shards[0].spaces] if shards else []
+        matches = self.feed.match(spaces, tokens, self._stride) if hashes else []
+        chosen = choose(matches, hashes, context.chunk_tokens)
+        asked = [*hashes, *[each.hash for each in chosen]]
+        self._count(lookups=1, lookup_tokens=key.end, matched=len(chosen))
+        prompt = _Prompt(key, spaces, hashes, matches, chosen, tokens)
+        call.defer(min(max(seconds, 0.0), WAIT_SECONDS_MAX), BlendAnswer())
+        context.storage.lookup_sparse(
+            SparseLookupRequest(
+                call.connection,
+                key.request_id,
+                shards,
+                asked,
+                key.num_kv_readers,
+                PromptFacts(
+                    key.model_name,
+                    key.cache_salt,
+                    key.world_size,
+                    key.end,
+                    len(asked) if shards else key.end // context.chunk_tokens,
+                    miss_reason="" if shards else "no_worker" if admitted else "unsalted",
+                ),
+            )
+        )
+        context.storage.on_sparse_lookup(
+            call.connection, key.request_id, lambda found: self._answer(call, prompt, found)
+        )
+        return DEFERRED
+
+    def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
+        """What has to be there of a chunk; empty where nothing can be found.  Raises ProtocolError for a bad key."""
+        pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
+        if not 0 <= key.end <= MAX_TOKENS:
+            raise ProtocolError(f"end is {key.end}; a prompt has 0 to {MAX_TOKENS} tokens")
+        try:
+            shards = registered_shards(self._context, SpaceFields(key.model_name, key.cache_salt), key.world_size)
+        except ValueError as error:  # the key of an object would be too long
+            raise ProtocolError(str(error)) from None
+        # Chunks that a window leaves behind are needed elsewhere.
+        return tuple([Shard(shard.spaces) for shard in shards])
+
+    def _answer(self, call: Call, prompt: _Prompt, found: Bitmap) -> bool:
+        """The lookup is over, on any thread.  True when the engine has got its answer."""
+        if not found.size:  # nothing was asked, or another lookup has taken its place
+            return call.reply(BlendAnswer())
+        key, own, chunk_tokens = prompt.key, len(prompt.hashes), self._context.chunk_tokens
+        is_padded = own - 1 in found and prompt.tokens()[own * chunk_tokens - 1] == PADDING
+        answer, unused = answer_of(
+            prompt.hashes,
+            prompt.chosen,
+            chunk_tokens,
+            own * chunk_tokens - is_padded,
+            found.__contains__,
+            lambda at: own + at in found,
+        )
+        self._learn(prompt, found, is_padded)
+        free = self._context.storage.free_lookup
+        for at in unused:
+            free(call.connection, key.request_id, own + at, own + at + 1)
+        if call.reply(answer):
+            segments = len(answer.segments) * chunk_tokens
+            self._count(prefix_tokens=answer.prefix_tokens, segment_tokens=segments)
+            return True
+        free(call.connection, key.request_id, 0, found.size)
+        self._count(late=1)
+        return False
+
+    def _learn(self, prompt: _Prompt, found: Bitmap, is_padded: bool) -> None:
+        """What the index did not know."""
+        own, chunk_tokens = len(prompt.hashes), self._context.chunk_tokens
+        known = {each.start: each for each in prompt.matches if is_own(each, prompt.hashes, chunk_tokens)}
+        there = [match for at, match in enumerate(prompt.chosen) if own + at in found]
+        gone = [match for at, match in enumerate(prompt.chosen) if own + at not in found]
+        self._count(there=len(there), gone=len(gone))
+        for start, match in known.items():
+            (there if start // chunk_tokens in found else gone).append(match)
+        self.feed.note(there, gone)
+        missing = [at for at in range(own - is_padded) if at in found and at * chunk_tokens not in known]
+        if missing and len(prompt.spaces) == 1:
+            self.feed.stored(prompt.spaces[0], prompt.hashes, prompt.tokens(), missing)
+
+    # --- what a worker asks
+
+    def prepare(self, call: Call, key: EngineKey, segments: tuple[BlendSegment, ...], instance_id: int) -> BlendSlots:
+        """See BLEND_PREPARE."""
+        context = self._context
+        self._reads.ask(instance_id, key.request_id)
+        self._count(prepares=1)
+        chunks = transfer_range(context, key, instance_id)
+        if chunks is None:
+            return BlendSlots()
+        worker = chunks.worker
+        if worker.inline or context.segment is None or len(worker.groups) != 1:
+            raise ProtocolError("segments are read by workers that map L1 and keep a chunk in one object")
+        self._check(key, context.hasher.chunk_hashes(key.token_ids, key.end), segments)
+        slots = self._acquire(chunks, key.request_id, [each.hash for each in segments])
+        if context.workers.find(instance_id) is not worker:
+            self._release(self._reads.take(worker, key.request_id))  # it has left meanwhile
+            return BlendSlots()
+        self._count(segments=len(slots), segments_gone=slots.count(None))
+        layout, offset = worker.layout, context.storage.payload_offset
+        return BlendSlots(
+            tuple(
+                [
+                    None
+                    if slot is None
+                    else SlotDescriptor(offset(slot), layout.payload_bytes, layout.shape, layout.dtype)
+                    for slot in slots
+                ]
+            )
+        )
+
+    def commit(self, call: Call, request_id: str, instance_id: int) -> bool:
+        """See BLEND_COMMIT.  May come from a worker that was taken for dead."""
+        self._release(self._reads.commit(instance_id, request_id))
+        return True
+
+    def _acquire(self, chunks: TransferRange, request_id: str, hashes: Sequence[bytes]) -> list[int | None]:
+        """All at once, or, where one is not there, each for itself."""
+        if not hashes:
+            return []
+        context, worker, space = self._context, chunks.worker, chunks.space(self._context)
+        slots: list[int | None] = []
+        for some in (hashes, *[[each] for each in hashes]):
+            references = context.storage.acquire(worker.token, request_id, space, some, chunks.first_chunk)
+            if references is not None:
+                self._reads.add(worker, request_id, references)
+                slots += references.slots
+                if some is hashes:
+                    break
+            elif some is not hashes:
+                slots.append(None)
+        return slots
+
+    def _release(self, held: Sequence[SlotReferences]) -> None:
+        for references in held:
+            self._context.storage.release(references)
+
+    def _check(self, key: EngineKey, own: Sequence[bytes], segments: Sequence[BlendSegment]) -> None:
+        """Raises ProtocolError unless a lookup could have given these segments."""
+        size, tokens = self._context.chunk_tokens, cache(lambda: _decoded(key))
+        shards = self._shards(key)
+        spaces = [each.space for each in shards[0].spaces] if shards else []
+        end = 0
+        for each in segments:
+            where = f"segment {each.start} to {each.end}"
+            if each.start < end or each.end - each.start != size or each.end > key.end:
+                raise ProtocolError(
+                    f"{where} is not behind the one before it and one chunk of {size} tokens of the prompt"
+                )
+            if each.old_end - each.old_start != size or each.old_start % size or each.old_start < 0:
+                raise ProtocolError(f"{where} was not a chunk of {size} tokens at {each.old_start} to {each.old_end}")
+            if each.exact:
+                is_so = each.start == each.old_start and own[each.start // size :][:1] == [each.hash]
+            else:
+                window = tokens()[each.start : each.end]
+                found = [match for space in spaces if (match := self.feed.find(space, window, each.hash))]
+                is_so = any(match.place * size == each.old_start for match in found)
+            if not is_so:
+                raise ProtocolError(f"{where} does not have the tokens of a chunk with its hash that is known here")
+            end = each.end
+
+    # --- what they share
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            self._counts.update(more)
+
+    def _noting(self, function: Callable[..., object]) -> Callable[..., object]:
+        """The same, and why a request was refused is in the status, too."""
+
+        @wraps(function)
+        def noted(*payload: object) -> object:
+            try:
+                return function(*payload)
+            except ProtocolError as error:
+                reason = str(error)
+                with self._lock:
+                    self._counts["refused"] += 1
+                    if reason in self._reasons or len(self._reasons) < REASONS_MAX:
+                        self._reasons[reason] += 1
+                raise
+
+        return noted
+
+
+def _decoded(key: EngineKey) -> Sequence[int]:
+    ids = key.token_ids
+    assert isinstance(ids, TokenSequence), "a key that was received"
+    return ids.decode()[: key.end]
+
+
+def open_module(settings: BlendSettings, context: ModuleContext) -> BlendModule:
+    """Raises ValueError where the server has no feed of L1."""
+    if context.residency is None:
+        raise ValueError("this server has no feed of L1's changes")
+    return BlendModule(settings, context, context.residency)

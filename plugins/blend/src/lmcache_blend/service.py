@@ -1,0 +1,71 @@
+"""Metrics of blending.  Request modules have none of their own, so a service reads the module of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lmcache_blend.module import MODULES, BlendModule
+from lmcache_core import ConfigError, Sample, SampleKind, ServerInfo, Service, ServiceContext
+
+_COUNTERS: Final[Mapping[str, SampleKind]] = {
+    name: SampleKind(f"lmcache_blend.{metric}", unit, description, True)
+    for name, metric, unit, description in (
+        ("lookups", "lookup_requests", "1", "Lookups of engines that blend."),
+        ("lookup_tokens", "lookup_requested_tokens", "{token}", "Tokens of the prompts of these lookups."),
+        ("prefix_tokens", "lookup_prefix_hit_tokens", "{token}", "Tokens found as a prefix."),
+        ("segment_tokens", "lookup_non_prefix_hit_tokens", "{token}", "Tokens found behind the prefix."),
+        (
+            "matched",
+            "lookup_fingerprint_hits",
+            "{chunk}",
+            "Chunks that lookups asked for because the index knew their tokens.",
+        ),
+        ("there", "lookup_storage_hits", "{chunk}", "Chunks of these that were there."),
+        ("gone", "lookup_stale_chunks", "{chunk}", "Chunks of these that no tier had, or none said in time."),
+        ("late", "lookup_late_answers", "1", "Lookups whose answer came after the time that the engine waits."),
+        ("prepares", "retrieve_requests", "1", "Reads of segments that workers prepared."),
+        ("segments", "retrieve_chunks", "{chunk}", "Segments that these asked for."),
+        ("segments_gone", "retrieve_failures", "{chunk}", "Segments of these that were not there any more."),
+        ("refused", "refused_requests", "1", "Requests that were refused; the module's status says why."),
+        ("chunks_added", "fingerprints_registered", "{chunk}", "Chunks that the index has taken in."),
+        ("chunks_forgotten", "chunks_evicted", "{chunk}", "Chunks that the index has forgotten for others."),
+        ("chunks_dropped", "chunks_dropped", "{chunk}", "Chunks that were not indexed because too many came at once."),
+        (
+            "chunks_without_tokens",
+            "chunks_without_tokens",
+            "{chunk}",
+            "Chunks that were not indexed because their tokens were not known when they were stored.",
+        ),
+    )
+}
+_CHUNKS: Final = SampleKind("lmcache_blend.index_chunks", "{chunk}", "Chunks that are found by their tokens.", False)
+
+
+class BlendService(Service):
+    """On a server without the module it has no values."""
+
+    sample_kinds: Sequence[SampleKind] = (*_COUNTERS.values(), _CHUNKS)
+
+    def __init__(self, settings: None, context: ServiceContext) -> None:
+        """Raises ConfigError where `--engine-type blend` cannot work."""
+        mode, types = context.value_at("supported_transfer_mode"), context.value_at("engine_type") or ()
+        if "blend" in types and mode == "lmcache_driven":
+            raise ConfigError(
+                "--engine-type blend is for engines that copy, and --supported-transfer-mode lmcache_driven serves none; "
+                "use --supported-transfer-mode auto or engine_driven"
+            )
+        self._module: BlendModule | None = None
+
+    def start(self, server: ServerInfo) -> None:
+        self._module = MODULES.get(server.boot_id)
+
+    def close(self) -> None:
+        """Nothing is its own."""
+
+    def samples(self) -> Sequence[Sample]:
+        if self._module is None:
+            return ()
+        counts = self._module.counts()
+        values = [kind.of(counts.get(name, 0)) for name, kind in _COUNTERS.items()]
+        return [*values, _CHUNKS.of(counts["chunks"])]

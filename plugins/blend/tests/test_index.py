@@ -1,0 +1,169 @@
+"""The index against a dictionary, with hashes that collide, in two spaces and within a bound."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from lmcache_blend.index import ALIKE_MAX, ChunkIndex, Match, link
+
+LENGTH = 4
+CHUNKS_MAX = 16
+SPACES = ("salt a", "salt b")
+SPACE = st.sampled_from(SPACES)
+TOKENS = st.lists(st.integers(0, 2), min_size=LENGTH, max_size=LENGTH)
+
+
+def chunk_hash(name: object) -> bytes:
+    return sha256(repr(name).encode()).digest()
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """The model: by space, tokens and hash the place and whether it was missed, in the order in which they leave."""
+
+    @initialize(multiplier=st.sampled_from([None, 0, 1, 2**61 - 2]))
+    def open(self, multiplier: int | None) -> None:
+        """With 0 the last token is the whole hash, with 1 their sum."""
+        self.index = ChunkIndex(LENGTH, CHUNKS_MAX, multiplier)
+        self.model: OrderedDict[tuple[str, tuple[int, ...], bytes], tuple[int, bool]] = OrderedDict()
+        self.born: dict[tuple[str, tuple[int, ...], bytes], int] = {}
+
+    @rule(space=SPACE, tokens=TOKENS, place=st.integers(0, 3))
+    def add(self, space: str, tokens: list[int], place: int) -> None:
+        key = space, tuple(tokens), chunk_hash((tokens, place))
+        added = self.index.add(space, tokens, key[2], place, link(chunk_hash(place)))
+        assert added is (key not in self.model)
+        if not added:
+            self.model[key] = place, False
+            self.model.move_to_end(key)
+            return
+        alike = [each for each in self.model if each[:2] == key[:2]]
+        if len(alike) == ALIKE_MAX:
+            missed = [each for each in alike if self.model[each][1]]
+            candidates = missed or alike
+            # Of those, the one that was added last: both missed; otherwise the one that was added first.
+            pick = max if missed else min
+            del self.model[pick(candidates, key=self.born.__getitem__)]
+        elif len(self.model) == CHUNKS_MAX:
+            self.model.popitem(last=False)
+        self.model[key] = place, False
+        self.born[key] = len(self.born)
+        self.born = {
+            each: at
+            for at, each in enumerate(sorted(self.born, key=self.born.__getitem__))
+            if each in self.model or each == key
+        }
+
+    @rule(space=SPACE, prompt=st.lists(st.integers(0, 2), max_size=24), stride=st.sampled_from([1, 1, 3, 4, 7]))
+    def match(self, space: str, prompt: list[int], stride: int) -> None:
+        found = self.index.match(space, prompt, stride)
+        assert {(each.start, each.hash, each.place, each.is_missed) for each in found} == self.expected(
+            space, prompt, stride
+        )
+        assert len(found) == len(set(found))
+        assert [each.start for each in found] == sorted(each.start for each in found)
+        for each in found:
+            assert each.parent == link(chunk_hash(each.place))
+            assert self.index.find(space, prompt[each.start : each.start + LENGTH], each.hash) == each._replace(start=0)
+
+    @rule(space=SPACE, prompt=st.lists(st.integers(0, 2), min_size=LENGTH, max_size=12), is_there=st.booleans())
+    def note(self, space: str, prompt: list[int], is_there: bool) -> None:
+        for each in self.index.match(space, prompt):
+            self.index.note(each, is_there=is_there)
+            key = space, tuple(prompt[each.start : each.start + LENGTH]), each.hash
+            self.model[key] = self.model[key][0], not is_there
+            self.model.move_to_end(key, last=is_there)
+
+    @invariant()
+    def it_is_as_large_as_the_model(self) -> None:
+        if hasattr(self, "index"):
+            assert len(self.index) == len(self.model) <= CHUNKS_MAX
+            assert {space for space in SPACES if space in self.index} == {key[0] for key in self.model}
+
+    def expected(self, space: str, prompt: Sequence[int], stride: int) -> set[tuple[int, bytes, int, bool]]:
+        last = len(prompt) - LENGTH
+        starts = set(range(0, last + 1, stride))
+        found: set[tuple[int, bytes, int, bool]] = set()
+        while starts:
+            start = starts.pop()
+            window = tuple(prompt[start : start + LENGTH])
+            there = {(start, key[2], *value) for key, value in self.model.items() if key[:2] == (space, window)}
+            if there - found and start + LENGTH <= last:
+                starts.add(start + LENGTH)
+            found |= there
+        return found
+
+
+TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def filled(chunks: int, chunks_max: int, length: int = 16) -> tuple[ChunkIndex, list[list[int]]]:
+    index, source = ChunkIndex(length, chunks_max), random.Random(chunks)
+    content = [[source.randrange(2**32) for _ in range(length)] for _ in range(chunks)]
+    for at, tokens in enumerate(content):
+        assert index.add("space", tokens, chunk_hash(at), at, 0)
+    return index, content
+
+
+def test_planted_chunks_are_found_at_every_offset() -> None:
+    index, content = filled(64, 64)
+    for offset in range(40):
+        prompt = [*range(offset), *content[offset], 7, *content[63 - offset]]
+        found = index.match("space", prompt)
+        assert [(each.start, each.place) for each in found] == [(offset, offset), (offset + 17, 63 - offset)]
+
+
+def test_of_more_than_the_bound_the_latest_are_found_for_ever() -> None:
+    index, content = filled(5000, 500)
+    assert [bool(index.match("space", tokens)) for tokens in content] == [False] * 4500 + [True] * 500
+    assert (len(index), index.added, index.evicted) == (500, 5000, 4500)
+
+
+def test_what_was_found_stays_longer_and_what_was_missed_goes_first() -> None:
+    index, content = filled(3, 3)
+    (first,), (last,) = index.match("space", content[0]), index.match("space", content[2])
+    index.note(first, is_there=True)
+    index.note(last, is_there=False)
+    index.add("space", [1] * 16, chunk_hash("new"), 0, 0)
+    index.add("space", [2] * 16, chunk_hash("newer"), 0, 0)
+    assert [bool(index.match("space", tokens)) for tokens in content] == [True, False, False]
+
+
+def test_a_note_about_an_entry_that_has_gone_does_nothing() -> None:
+    index, content = filled(1, 1)
+    (match,) = index.match("space", content[0])
+    index.add("space", [1] * 16, chunk_hash("new"), 0, 0)
+    index.note(match, is_there=False)
+    (other,) = index.match("space", [1] * 16)
+    assert not other.is_missed
+
+
+def test_a_space_that_is_empty_again_can_be_used_again() -> None:
+    index = ChunkIndex(4, 1)
+    for at in range(70_000):
+        assert index.add(at, [1, 2, 3, 4], chunk_hash(at), 0, 0)
+    assert (len(index), index.refused) == (1, 0)
+    assert index.match(69_999, [1, 2, 3, 4])
+    assert not index.match(69_998, [1, 2, 3, 4])
+
+
+def test_spaces_beyond_what_fits_are_refused() -> None:
+    index = ChunkIndex(4, 70_000)
+    added = [index.add(at, [1, 2, 3, 4], chunk_hash(at), 0, 0) for at in range(65_537)]
+    assert (added.count(True), index.refused) == (65_535, 2)
+
+
+@pytest.mark.parametrize("prompt", [[], [1, 2, 3]])
+def test_a_prompt_shorter_than_a_chunk_matches_nothing(prompt: list[int]) -> None:
+    index = ChunkIndex(4, 8)
+    index.add("space", [1, 2, 3, 4], chunk_hash(0), 0, 0)
+    assert index.match("space", prompt) == []
+    assert index.match("space", [0, 1, 2, 3, 4]) == [Match(1, chunk_hash(0), 0, 0, 1, False)]

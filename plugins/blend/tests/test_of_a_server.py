@@ -1,0 +1,400 @@
+"""A whole server and clients without a model, whose chunks have bytes that follow from all tokens up to their end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lmcache_blend.module import MODULES, BlendModule
+from lmcache_blend.service import BlendService
+from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots, ConfigError
+from lmcache_client.engine_key import PADDING
+from lmcache_core.app.build import build
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.server import Server
+from lmcache_core.app.settings import ServerSettings
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_devkit.service_suite import FakeServiceContext
+
+SIZE = 16
+SYSTEM = list(range(1000, 1000 + 2 * SIZE))
+FIRST = list(range(2000, 2000 + 3 * SIZE))
+SECOND = list(range(3000, 3000 + 2 * SIZE))
+QUESTION = [7, 8, 9]
+SECONDS = 5.0
+
+
+def started(**more: Any) -> Server:
+    given = {
+        "host": "127.0.0.1",
+        "port": free_port(),
+        "chunk_size": SIZE,
+        "l1_size_gb": 0.0625,
+        "disable_logging": True,
+        "engine_type": ("blend",),
+    }
+    server = build(ServerSettings(**{**given, **more}), load_plugins(["blend", "fs"]))
+    server.start()
+    return server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = started()
+    yield server
+    server.stop(0.0)
+
+
+@pytest.fixture
+def module(server: Server) -> BlendModule:
+    return MODULES[server.info.boot_id]
+
+
+@pytest.fixture
+def engine(server: Server) -> Iterator[FakeEngine]:
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        yield engine
+
+
+def look_up(engine: FakeEngine, tokens: Sequence[int], request: str = "r", seconds: float = SECONDS) -> BlendAnswer:
+    answer = engine.scheduler.call(BLEND_LOOKUP, engine.key(tokens, request, 0, len(tokens), of_worker=False), seconds)
+    assert isinstance(answer, BlendAnswer)
+    return answer
+
+
+def prepare(
+    engine: FakeEngine, tokens: Sequence[int], segments: Sequence[BlendSegment], request: str = "r"
+) -> BlendSlots:
+    key = engine.key(tokens, request, 0, len(tokens))
+    slots = engine.worker.call(BLEND_PREPARE, key, tuple(segments), engine.instance_id)
+    assert isinstance(slots, BlendSlots)
+    return slots
+
+
+def commit(engine: FakeEngine, request: str = "r") -> None:
+    assert engine.worker.call(BLEND_COMMIT, request, engine.instance_id)
+
+
+def places(answer: BlendAnswer) -> list[tuple[int, int]]:
+    return [(each.old_start, each.start) for each in answer.segments]
+
+
+def held(server: Server) -> int:
+    return int(server.status()["l1"]["leases"])
+
+
+def test_documents_in_another_order_are_found_and_read(server: Server, engine: FakeEngine) -> None:
+    stored = SYSTEM + FIRST + SECOND
+    assert engine.store(stored)
+    prompt = [*SYSTEM, *QUESTION, *SECOND, *FIRST, *QUESTION]
+    answer = look_up(engine, prompt)
+    assert answer.prefix_tokens == 2 * SIZE
+    new = [2 * SIZE + 3 + at * SIZE for at in range(5)]
+    old = [at * SIZE for at in (5, 6, 2, 3, 4)]
+    assert places(answer) == list(zip(old, new, strict=True))
+    assert [each.follows for each in answer.segments] == [False, True, False, True, True]
+    assert not any(each.exact for each in answer.segments)
+    slots = prepare(engine, prompt, answer.segments)
+    for segment, slot in zip(answer.segments, slots.slots, strict=True):
+        assert slot is not None
+        assert engine.read(slot) == engine.content(stored, segment.old_start // SIZE)
+    assert engine.retrieve(prompt, end=answer.prefix_tokens) is not None
+    commit(engine)
+    engine.end()
+    assert held(server) == 0
+
+
+def test_a_stock_engine_is_served_as_before(engine: FakeEngine) -> None:
+    assert engine.store(FIRST)
+    assert engine.lookup(FIRST + SECOND) == 3
+    assert engine.retrieve(FIRST) == [engine.content(FIRST, chunk) for chunk in range(3)]
+    engine.end()
+    assert engine.scheduler.call(BLEND_COMMIT, "unknown", 7)
+
+
+def test_own_chunks_behind_a_hole_are_exact(engine: FakeEngine) -> None:
+    prompt = SYSTEM + FIRST
+    engine.store(prompt, end=SIZE)
+    engine.store(prompt, start=2 * SIZE, end=4 * SIZE)
+    answer = look_up(engine, prompt)
+    assert answer.prefix_tokens == SIZE
+    assert places(answer) == [(2 * SIZE, 2 * SIZE), (3 * SIZE, 3 * SIZE)]
+    assert [(each.exact, each.follows) for each in answer.segments] == [(True, False), (True, True)]
+    slots = prepare(engine, prompt, answer.segments).slots
+    assert [engine.read(slot) for slot in slots if slot] == [engine.content(prompt, 2), engine.content(prompt, 3)]
+    commit(engine)
+
+
+def test_the_end_of_a_prompt_that_does_not_fill_a_chunk_is_found_nowhere_else(engine: FakeEngine) -> None:
+    padded = [*FIRST[:SIZE], 1, 2, 3, *[PADDING] * (SIZE - 3)]
+    engine.store(padded)
+    assert look_up(engine, padded).prefix_tokens == 2 * SIZE
+    assert places(look_up(engine, [5, *padded], "r2")) == [(0, 1)]
+    engine.store([9, *padded[1:SIZE], *FIRST[:SIZE], *padded[SIZE:]], start=2 * SIZE)
+    assert look_up(engine, [9, *padded[1:SIZE], *FIRST[:SIZE], *padded[SIZE:]], "r3").segments[1:] == ()
+
+
+def test_a_salt_and_a_model_have_their_own(server: Server, engine: FakeEngine) -> None:
+    engine.store(FIRST)
+    endpoint = server.info.engine_endpoint
+    with FakeEngine(endpoint, salt="tenant") as tenant, FakeEngine(endpoint, model="other") as other:
+        for each in (tenant, other):
+            assert look_up(each, [1, *FIRST]) == BlendAnswer()
+        tenant.store(SECOND)
+        assert places(look_up(tenant, [1, *SECOND])) == [(0, 1), (SIZE, SIZE + 1)]
+    assert look_up(engine, [1, *SECOND]) == BlendAnswer()
+
+
+def test_every_shard_must_have_it(server: Server) -> None:
+    endpoint = server.info.engine_endpoint
+    with FakeEngine(endpoint, world_size=2) as first, FakeEngine(endpoint, world_size=2, worker_id=1) as second:
+        for each in (first, second):
+            each.store(SYSTEM)  # which shard it is, is known from then on
+        first.store(FIRST)
+        assert places(look_up(first, [1, *FIRST])) == []
+        second.store(FIRST)
+        answer = look_up(first, [1, *FIRST], "r2")
+        assert places(answer) == [(0, 1), (SIZE, SIZE + 1), (2 * SIZE, 2 * SIZE + 1)]
+        for each in (first, second):
+            (slot, *_) = prepare(each, [1, *FIRST], answer.segments, "r2").slots
+            assert slot is not None
+            assert each.read(slot) == each.content(FIRST, 0)
+
+
+def test_many_at_once_keep_what_they_read(server: Server, engine: FakeEngine) -> None:
+    engine.store(FIRST + SECOND)
+    prompts = {f"r{number}": [number, *SECOND, *FIRST, number] for number in range(4)}
+    answers = {request: look_up(engine, tokens, request) for request, tokens in prompts.items()}
+    for request, tokens in prompts.items():
+        assert None not in prepare(engine, tokens, answers[request].segments, request).slots
+    engine.scheduler.clear(force=False)
+    for request in prompts:
+        commit(engine, request)
+        engine.end(request)
+    assert held(server) == 0
+
+
+def test_commits_end_reads_only_when_all_have_come(module: BlendModule, engine: FakeEngine) -> None:
+    engine.store(FIRST)
+    tokens = [1, *FIRST]
+    answer = look_up(engine, tokens)
+    assert None not in prepare(engine, tokens, answer.segments).slots
+    backwards = answer.segments[::-1]
+    assert prepare(engine, tokens, backwards) == BlendSlots()
+    commit(engine)
+    assert module.counts()["reads_prepared"] == 1
+    commit(engine)
+    assert module.counts()["reads_prepared"] == 0
+    commit(engine)
+
+
+def _with(**changes: Any) -> Callable[[BlendSegment], BlendSegment]:
+    return lambda segment: msgspec.structs.replace(segment, **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_with(start=-1), "behind the one before it"),
+        (_with(start=2, end=2 + SIZE), "does not have the tokens"),
+        (_with(end=2 + SIZE), "behind the one before it"),
+        (_with(start=10**9, end=10**9 + SIZE), "behind the one before it"),
+        (_with(old_start=SIZE, old_end=2 * SIZE), "does not have the tokens"),
+        (_with(old_start=3, old_end=3 + SIZE), "was not a chunk"),
+        (_with(old_start=-SIZE, old_end=0), "was not a chunk"),
+        (_with(hash=b"x" * 32), "does not have the tokens"),
+        (_with(hash=b""), "does not have the tokens"),
+        (_with(exact=True), "does not have the tokens"),
+    ],
+)
+def test_segments_that_no_lookup_gives_are_refused_and_lose_nothing(
+    server: Server,
+    module: BlendModule,
+    engine: FakeEngine,
+    change: Callable[[BlendSegment], BlendSegment],
+    reason: str,
+) -> None:
+    engine.store(FIRST)
+    tokens = [1, *FIRST]
+    first, *rest = look_up(engine, tokens).segments
+    assert prepare(engine, tokens, [change(first), *rest]) == BlendSlots()
+    commit(engine)
+    refused = module.status()["refused"]
+    assert isinstance(refused, dict)
+    assert reason in next(iter(refused))
+    assert None not in prepare(engine, tokens, [first, *rest]).slots
+    assert prepare(engine, tokens, [first, first]) == BlendSlots()
+    commit(engine)
+    commit(engine)
+    engine.end()
+    assert held(server) == 0
+
+
+def test_wrong_keys_are_answered_negatively(module: BlendModule, engine: FakeEngine) -> None:
+    engine.store(FIRST)
+    key = engine.key([1, *FIRST], "r", 0, len(FIRST), of_worker=False)
+    for wrong in (
+        msgspec.structs.replace(key, model_name="unknown"),
+        msgspec.structs.replace(key, world_size=0),
+        msgspec.structs.replace(key, world_size=300),
+        msgspec.structs.replace(key, end=-1),
+        msgspec.structs.replace(key, end=10**6),
+        msgspec.structs.replace(key, num_kv_readers=1000),
+        msgspec.structs.replace(key, request_id="r" * 5000),
+        msgspec.structs.replace(key, model_name="m" * 5000),
+    ):
+        assert engine.scheduler.call(BLEND_LOOKUP, wrong, SECONDS) == BlendAnswer()
+    assert engine.scheduler.call(BLEND_LOOKUP, key, float("nan")) == BlendAnswer()
+    assert engine.worker.call(BLEND_PREPARE, key, (), 404) == BlendSlots()
+    assert engine.worker.call(BLEND_PREPARE, key, (), engine.instance_id) == BlendSlots()
+    assert module.counts()["refused"] >= 7
+    assert look_up(engine, [1, *FIRST]).segments
+
+
+def test_a_worker_that_dies_gives_back_what_it_reads(server: Server, module: BlendModule, engine: FakeEngine) -> None:
+    with FakeEngine(server.info.engine_endpoint) as other:
+        other.store(FIRST)
+        tokens = [1, *FIRST]
+        assert None not in prepare(other, tokens, look_up(other, tokens).segments).slots
+        other.scheduler.end_session("r")
+        assert held(server) == 1
+        engine.worker.unregister_engine_driven(other.instance_id)
+    assert held(server) == 0
+    assert module.counts()["reads_prepared"] == 0
+
+
+def test_a_worker_without_shared_memory_is_refused(server: Server) -> None:
+    with FakeEngine(server.info.engine_endpoint, maps_memory=False) as engine:
+        engine.store(FIRST)
+        tokens = [1, *FIRST]
+        answer = look_up(engine, tokens)
+        assert answer.segments
+        assert prepare(engine, tokens, answer.segments) == BlendSlots()
+
+
+def test_a_chunk_that_has_left_is_marked_and_not_asked_for_before_others(
+    module: BlendModule, engine: FakeEngine
+) -> None:
+    engine.store(FIRST)
+    tokens = [1, *FIRST]
+    answer = look_up(engine, tokens)
+    engine.end()
+    engine.scheduler.clear()
+    assert prepare(engine, tokens, answer.segments).slots == (None,) * 3
+    commit(engine)
+    assert look_up(engine, tokens, "r2") == BlendAnswer()
+    assert module.counts()["gone"] == 3
+    engine.store([*FIRST[8:], *[5] * 24])  # the same tokens from another place on
+    assert places(look_up(engine, tokens, "r3")) == [(0, 9), (SIZE, SIZE + 9)]
+    engine.store(FIRST)
+    assert places(look_up(engine, tokens, "r4")) == [(0, 1), (SIZE, SIZE + 1), (2 * SIZE, 2 * SIZE + 1)]
+
+
+def test_an_index_that_is_full_goes_on() -> None:
+    small = started(offer_settings={"request_module:blend": {"index_chunks": 16}})
+    try:
+        with FakeEngine(small.info.engine_endpoint) as engine:
+            for number in range(40):
+                engine.store([number] * SIZE)
+            found = [bool(look_up(engine, [99, *[number] * SIZE], f"r{number}").segments) for number in range(40)]
+            assert found == [False] * 24 + [True] * 16
+    finally:
+        small.stop(0.0)
+
+
+def test_a_restart_finds_what_l2_has(tmp_path: Path) -> None:
+    adapter = {"l2_adapter": [{"type": "fs", "base_path": str(tmp_path)}]}
+    first = started(**adapter)
+    try:
+        with FakeEngine(first.info.engine_endpoint) as engine:
+            engine.store(SYSTEM + FIRST)
+    finally:
+        first.stop(10.0)
+    second = started(**adapter)
+    try:
+        with FakeEngine(second.info.engine_endpoint) as engine:
+            assert look_up(engine, [1, *FIRST]) == BlendAnswer()
+            assert look_up(engine, SYSTEM + FIRST, "r2").prefix_tokens == 5 * SIZE
+            engine.end("r2")
+            engine.scheduler.clear()  # what is found now comes from L2
+            answer = look_up(engine, [1, *FIRST], "r3")
+            assert places(answer) == [(at * SIZE, (at - 2) * SIZE + 1) for at in (2, 3, 4)]
+            (slot, *_) = prepare(engine, [1, *FIRST], answer.segments, "r3").slots
+            assert slot is not None
+            assert engine.read(slot) == engine.content(SYSTEM + FIRST, 2)
+    finally:
+        second.stop(0.0)
+
+
+def test_an_index_that_fails_is_said_and_prefixes_are_found(
+    module: BlendModule, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.store(FIRST)
+    assert not module.conditions()
+    monkeypatch.setattr(module.index, "match", lambda *_: 1 / 0)
+    assert look_up(engine, FIRST).prefix_tokens == 3 * SIZE
+    (condition,) = module.conditions()
+    assert condition.name == "blend_index_failed"
+    assert "ZeroDivisionError" in condition.reason
+    assert look_up(engine, FIRST + SECOND, "r2").prefix_tokens == 3 * SIZE
+
+
+def test_a_thread_that_dies_is_said(module: BlendModule, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.index, "add", lambda *_: 1 / 0)
+    engine.store(FIRST)
+    until = time.monotonic() + SECONDS
+    while not module.conditions() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert [each.name for each in module.conditions()] == ["blend_index_failed"]
+    assert look_up(engine, FIRST).prefix_tokens == 3 * SIZE
+
+
+def test_threads_store_and_look_up_at_once(server: Server) -> None:
+    faults: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            with FakeEngine(server.info.engine_endpoint) as engine:
+                for turn in range(10):
+                    document = [number * 1000 + turn] * (2 * SIZE)
+                    engine.store(document)
+                    answer = look_up(engine, [99_999, *document], f"{number}-{turn}")
+                    assert answer.segments
+                    engine.end(f"{number}-{turn}")
+        except BaseException as fault:  # noqa: BLE001 - shown by the test
+            faults.append(fault)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert held(server) == 0
+
+
+def test_the_server_does_not_start_with_a_mode_that_serves_no_such_engine() -> None:
+    context = FakeServiceContext(settings={"engine_type": ("blend",), "supported_transfer_mode": "lmcache_driven"})
+    with pytest.raises(ConfigError, match=r"--engine-type blend .* --supported-transfer-mode lmcache_driven"):
+        BlendService(None, context)
+    BlendService(None, replace(context, settings={"supported_transfer_mode": "lmcache_driven"}))
+
+
+def test_metrics_count_what_was_found(server: Server, engine: FakeEngine) -> None:
+    engine.store(SYSTEM + FIRST)
+    answer = look_up(engine, [*SYSTEM, 1, *FIRST])
+    prepare(engine, [*SYSTEM, 1, *FIRST], answer.segments)
+    values = {each.name: each.value for each in server.samples() if each.name.startswith("lmcache_blend.")}
+    names = ("lookup_requests", "lookup_prefix_hit_tokens", "lookup_non_prefix_hit_tokens", "lookup_storage_hits")
+    assert [values[f"lmcache_blend.{name}"] for name in names] == [1, 2 * SIZE, 3 * SIZE, 3]
+    assert values["lmcache_blend.retrieve_chunks"] == 3
+    assert values["lmcache_blend.index_chunks"] == 5
+    assert server.status()["modules"]["blend"]["chunks"] == 5
