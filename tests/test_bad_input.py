@@ -47,7 +47,12 @@ def adapter(**fields: object) -> list[str]:
             USAGE,
             ["--l2-adapter[0]", "'s4'", "did you mean 's3'?", "Installed: ", " fs (lmcache-l2-fs "],
         ),
-        (["--engine-type", "blend"], USAGE, ["no request module is called 'blend'", "Installed: "]),
+        (["--engine-type", "blent"], USAGE, ["no request module is called 'blent'", "Installed: "]),
+        (
+            ["--engine-type", "blend", "--supported-transfer-mode", "lmcache_driven"],
+            USAGE,
+            ["--engine-type blend", "--supported-transfer-mode lmcache_driven", "use ", "engine_driven"],
+        ),
         (adapter(type="fs", base_pth="/tmp"), USAGE, ["'base_pth'", "did you mean 'base_path'?"]),
         (adapter(type="fs"), USAGE, ["field 'base_path' is required"]),
         (adapter(type="fs", base_path="/proc/nope"), RESOURCE, ["'/proc/nope' cannot be used", "create and write to"]),

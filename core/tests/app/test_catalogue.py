@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_client import handoff
+from lmcache_client import blend, handoff
 from lmcache_client.errors import ConfigError
 from lmcache_client.operations import KNOWN_REQUESTS, Operation
 from lmcache_core.app.cli import main
@@ -32,7 +32,9 @@ def test_every_remedy_names_a_distribution_that_there_is() -> None:
     assert named
     assert named <= there_are
     assert set(known.operations.values()) <= set(known.offers)
-    by_name = {each.name for each in vars(handoff).values() if isinstance(each, Operation)}
+    by_name = {
+        each.name for module in (blend, handoff) for each in vars(module).values() if isinstance(each, Operation)
+    }
     assert set(known.operations) <= {*by_name, *(each.name for each in KNOWN_REQUESTS)}
 
 
@@ -63,14 +65,15 @@ def test_it_is_what_the_installed_plugins_say() -> None:
     [
         (OfferKind.L2_ADAPTER, "valkey", "valkey -> pip install lmcache-l2-redis"),
         (OfferKind.PREFETCH_POLICY, "cost_aware", "cost_aware -> pip install lmcache-policies"),
-        (OfferKind.REQUEST_MODULE, "blend", "no request module is called 'blend'"),
+        (OfferKind.REQUEST_MODULE, "blend", "blend -> pip install lmcache-blend"),
+        (OfferKind.REQUEST_MODULE, "rewind", "no request module is called 'rewind'"),
     ],
 )
 def test_remedies_that_were_missing_or_wrong(only_core: None, kind: OfferKind, name: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_plugins().offer(kind, name)
     assert says in str(caught.value)
-    assert ("pip install" in str(caught.value)) is (name != "blend")
+    assert ("pip install" in str(caught.value)) is (name != "rewind")
 
 
 def test_the_wheel_has_it_and_a_wheel_of_the_source_distribution_has_the_same(tmp_path: Path) -> None:
