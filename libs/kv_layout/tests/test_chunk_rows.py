@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.kv_layout.tests.implementations import IMPLEMENTATIONS
+from libs.kv_layout.tests.implementations import OF_ROWS
 from libs.kv_layout.tests.reference_pages import ReferencePages, Sizes, expected_objects
 from libs.kv_layout.tests.reference_rows import (
     NUMBERS,
@@ -55,9 +57,9 @@ def rotaries(draw: st.DrawFn, layers: int, size: int) -> list[tuple[float, Rotar
     return found
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", OF_ROWS)
 class TestReads:
-    @settings(max_examples=250, deadline=None)
+    @settings(max_examples=200, deadline=None)
     @given(cache=caches(), per_object=st.integers(1, 3), seed=st.integers(0, 2**32 - 1), data=st.data())
     def test_what_is_read_is_what_float64_says(
         self, implementation: str, cache: Cache, per_object: int, seed: int, data: Any
@@ -161,6 +163,40 @@ class TestReads:
         assert rows.read(**arguments) == 2 * 2 * 6 * 4 * 4
 
 
+@pytest.mark.skipif("on" not in OF_ROWS, reason="lmcache-native is not installed")
+@settings(max_examples=60, deadline=None)
+@given(
+    order=st.sampled_from(ORDERS),
+    dtype=st.sampled_from(list(NUMBERS)),
+    slots=st.sampled_from([8, 18, 32]),
+    size=st.sampled_from([16, 40]),
+    style=st.sampled_from(["neox", "gptj"]),
+    data=st.data(),
+)
+def test_both_implementations_write_the_same_bits(
+    order: str, dtype: str, slots: int, size: int, style: Any, data: Any
+) -> None:
+    """Of any bits, infinities and subnormal numbers among them; where one has NaN, the other has one."""
+    cache = Cache.of(data.draw(st.sampled_from([2, 12, 13])), order, Sizes(1, 4, slots, 1, size, dtype))
+    group, pages = cache.group(), cache.pages
+    start = data.draw(st.integers(0, 2 * slots))
+    tokens = range(start, data.draw(st.integers(start, 2 * slots)))
+    target = data.draw(st.integers(0, 4 * slots - len(tokens)))
+    delta = data.draw(st.integers(1 - POSITIONS, POSITIONS - 1))
+    width = data.draw(st.integers(1, size // 2)) * 2
+    rotary = Rotary(table_of(1000.0, width, POSITIONS), style)
+    chunk = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))).bytes(group.region_layout(2).payload_bytes)
+    kept = np.frombuffer(chunk, np.uint8)
+    before, found = pages.content(), []
+    for native in ("off", "on"):
+        pages.fill(before)
+        rows = ChunkRows(group, rotary, size, 2 * slots, native)
+        rows.read(pages.bases(group), [3, 1, 0, 2], kept.ctypes.data, tokens, target, delta)
+        bits = cache.decode(pages.content())
+        found.append(np.where(np.isnan(NUMBERS[dtype](bits)), 0, bits))
+    assert np.array_equal(found[0], found[1])
+
+
 class TestWhatCannotBeMoved:
     @pytest.mark.parametrize(
         ("format", "dtype", "size", "reason"),
@@ -246,3 +282,23 @@ class TestRotary:
     def test_an_unknown_style_is_refused(self) -> None:
         with pytest.raises(LayoutError, match="'neox' or 'gptj', not 'both'"):
             Rotary(table_of(100.0, 8, 8), "both")  # type: ignore[arg-type]
+
+
+class TestTheChoiceOfImplementations:
+    GROUP = Cache.of(12, "strides", Sizes(1, 4, 4, 1, 4, "float32")).group()
+
+    @pytest.mark.parametrize(
+        ("module", "reason"),
+        [
+            (None, "is not installed"),
+            (SimpleNamespace(), "reads rows by the convention None, not 1"),
+            (SimpleNamespace(ROW_READ_ABI=2, read_rows=print), "reads rows by the convention 2, not 1"),
+        ],
+    )
+    def test_numpy_where_what_is_compiled_does_not_fit(
+        self, monkeypatch: pytest.MonkeyPatch, module: Any, reason: str
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "lmcache_native", module)
+        assert not ChunkRows(self.GROUP, None, 4, 8).native
+        with pytest.raises(RuntimeError, match=reason):
+            ChunkRows(self.GROUP, None, 4, 8, "on")

@@ -33,9 +33,14 @@ class ChunkRows:
     ) -> None:
         """`head_size` is that of K, in elements.  Raises LayoutError, which gives the reason, where the rows of tokens cannot
         be separated or turned."""
-        from lmcache_kv_layout.numpy_rows import read_with_numpy  # numpy only where something will be moved
+        # Only where something will be moved: a server without such workers does not pay for importing numpy.
+        from lmcache_kv_layout.native_rows import native_rows
+        from lmcache_kv_layout.numpy_rows import read_with_numpy
 
-        self._with_numpy = read_with_numpy
+        compiled = None if native == "off" else native_rows(required=native == "on")
+        self.native = compiled is not None
+        """Whether reads are compiled."""
+        self._read = compiled or read_with_numpy
         self._group = group
         self._chunk_slots = group.slots_per_chunk(chunk_tokens)
         self._places = _places(group, head_size)
@@ -67,7 +72,7 @@ class ChunkRows:
         )
         turns = self._turns(job.layers, delta)
         if job.nbytes:
-            self._with_numpy(job, turns)
+            self._read(job, turns)
         return job.nbytes
 
     def _turns(self, layers: range, delta: int) -> list[Turn | None]:

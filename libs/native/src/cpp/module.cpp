@@ -3,12 +3,15 @@
 #include "page_copy_binding.h"
 #include "prompt.h"
 #include "recency.h"
+#include "row_read_binding.h"
 #include "slot_table.h"
 
 // What lmcache-core expects of this module; it grows with every change of a kernel's interface.
 constexpr int KERNEL_ABI = 1;
 // The same for copy_pages, which others use than core.
 constexpr int PAGE_COPY_ABI = 1;
+// And for read_rows.
+constexpr int ROW_READ_ABI = 1;
 
 // The process's one guard, for the module beside this one.
 constexpr lmcache::io::FaultGuard FAULT_GUARD{lmcache::install_fault_guard, lmcache::run_guarded};
@@ -18,9 +21,11 @@ NB_MODULE(_kernels, module) {
     nanobind::set_leak_warnings(false);
     module.attr("KERNEL_ABI") = KERNEL_ABI;
     module.attr("PAGE_COPY_ABI") = PAGE_COPY_ABI;
+    module.attr("ROW_READ_ABI") = ROW_READ_ABI;
     module.attr("_fault_guard") = nanobind::capsule(&FAULT_GUARD);
     lmcache::bind_page_copy(module);
     lmcache::bind_prompt(module);
     lmcache::bind_recency(module);
+    lmcache::bind_row_read(module);
     lmcache::bind_slot_table(module);
 }

@@ -6,45 +6,16 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <stdexcept>
 #include <string>
 #include <thread>
 
+#include "checked_numbers.h"
 #include "fault_guard.h"
 #include "row_copy.h"
 
 namespace lmcache {
 
 namespace {
-
-// What Python's integers, and pointer arithmetic, can hold.
-constexpr std::uint64_t BYTES_LIMIT = INT64_MAX;
-
-[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
-
-std::string text(std::uint64_t number) { return std::to_string(number); }
-
-// Numbers that must stay within BYTES_LIMIT, or the call is refused.
-std::uint64_t times(std::uint64_t left, std::uint64_t right, const char* what) {
-    std::uint64_t product = 0;
-    if (__builtin_mul_overflow(left, right, &product) || product > BYTES_LIMIT) refuse(std::string(what) + " is too large: the limit is 2**63 bytes");
-    return product;
-}
-
-std::uint64_t plus(std::uint64_t left, std::uint64_t right, const char* what) {
-    std::uint64_t sum = 0;
-    if (__builtin_add_overflow(left, right, &sum) || sum > BYTES_LIMIT) refuse(std::string(what) + " is too large: the limit is 2**63 bytes");
-    return sum;
-}
-
-// That memory of this extent from each address on does not run over the end of the address space.
-void check_addresses(const std::vector<std::uint64_t>& addresses, std::uint64_t extent, const std::string& name) {
-    for (std::size_t index = 0; index < addresses.size(); ++index) {
-        const std::string which = name + "[" + text(index) + "]";
-        if (addresses[index] == 0) refuse(which + " is 0, which is not an address");
-        if (addresses[index] > UINT64_MAX - extent) refuse(which + " and the " + text(extent) + " bytes behind it run over the end of the address space");
-    }
-}
 
 // Starting and joining a thread takes some 25 us; this many bytes take more than ten times that.
 constexpr std::uint64_t BYTES_PER_THREAD = std::uint64_t{4} << 20;
@@ -53,8 +24,6 @@ constexpr std::uint64_t STREAMED_BYTES = std::uint64_t{512} << 10;
 
 // Processors read ahead by themselves, but not into another page: where runs are no longer than this, it shows.
 constexpr std::uint64_t AHEAD_BYTES = std::uint64_t{16} << 10;
-
-std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Copies one plane after the other, a plane being one object's part of one layer's keys or values.
 class Planes {

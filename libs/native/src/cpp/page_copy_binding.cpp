@@ -1,52 +1,23 @@
 #include "page_copy_binding.h"
 
 #include <cerrno>
-#include <cstring>
 #include <string>
-#include <type_traits>
 
+#include "number_arguments.h"
 #include "page_copy.h"
 
 namespace lmcache {
-
-namespace nb = nanobind;
 
 namespace {
 
 constexpr std::int64_t THREADS_LIMIT = 256;
 
-[[noreturn]] void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
-
-// A copy of a contiguous buffer of 8-byte integers: other threads may change the original while the GIL is released.
-template <typename Number> std::vector<Number> numbers_of(nb::handle object, const std::string& name) {
-    Py_buffer buffer;
-    if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_FULL_RO) != 0) throw nb::python_error();
-    std::string format = buffer.format == nullptr ? "B" : buffer.format;
-    if (format.size() == 2 && std::strchr("@=<", format[0]) != nullptr) format.erase(0, 1);
-    const char* formats = std::is_signed_v<Number> ? "ql" : "QL";
-    const bool fits = format.size() == 1 && std::strchr(formats, format[0]) != nullptr &&
-                      buffer.itemsize == sizeof(Number) && buffer.ndim == 1 && PyBuffer_IsContiguous(&buffer, 'C');
-    std::vector<Number> numbers;
-    if (fits) {
-        numbers.resize(static_cast<std::size_t>(buffer.len) / sizeof(Number));
-        if (!numbers.empty()) std::memcpy(numbers.data(), buffer.buf, numbers.size() * sizeof(Number));
-    }
-    PyBuffer_Release(&buffer);
-    if (!fits) refuse(name + " must be one contiguous row of " + (std::is_signed_v<Number> ? "int64" : "uint64"));
-    return numbers;
-}
-
-std::uint64_t at_least(std::int64_t least, std::int64_t number, const char* name) {
-    if (number < least) refuse(std::string(name) + " must be at least " + std::to_string(least) + ", and is " + std::to_string(number));
-    return static_cast<std::uint64_t>(number);
-}
-
 std::uint64_t copy_pages(std::int64_t direction, nb::handle bases, nb::handle blocks, nb::handle objects, std::int64_t kv_axis,
                          std::int64_t layers, std::int64_t first_layer, std::int64_t end_layer, std::int64_t slots_per_block,
                          std::int64_t heads, std::int64_t head_bytes, std::int64_t block_stride, std::int64_t slot_stride,
                          std::int64_t head_stride, std::int64_t skip_slots, std::int64_t threads) {
-    if (direction != 0 && direction != 1) refuse("direction must be GATHER (0) or SCATTER (1)");
-    if (threads > THREADS_LIMIT) refuse("threads must be at most " + std::to_string(THREADS_LIMIT));
+    if (direction != 0 && direction != 1) refuse_argument("direction must be GATHER (0) or SCATTER (1)");
+    if (threads > THREADS_LIMIT) refuse_argument("threads must be at most " + std::to_string(THREADS_LIMIT));
     PageCopy copy;
     copy.direction = static_cast<Direction>(direction);
     copy.shape = PageShape{

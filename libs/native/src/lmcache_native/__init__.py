@@ -1,30 +1,40 @@
 """Compiled implementations of the kernels, which behave as the pure ones do.  What each does is written down there:
 `Recency` and `SlotTable` in `lmcache_core/kernels/interfaces.py`, `ReadPrompt` in `lmcache_client/hash_chain.py`.  And
-`copy_pages`, which moves KV between an engine's pages and chunk objects."""
+`copy_pages` and `read_rows`, which move KV between an engine's pages and chunk objects."""
 
 from __future__ import annotations
 
 from lmcache_native._kernels import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
     GATHER,
     KERNEL_ABI,
     PAGE_COPY_ABI,
+    ROW_READ_ABI,
     SCATTER,
     Recency,
     SlotTable,
     copy_pages,
     read_prompt,
+    read_rows,
 )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BFLOAT16",
+    "FLOAT16",
+    "FLOAT32",
     "GATHER",
     "KERNEL_ABI",
     "PAGE_COPY_ABI",
+    "ROW_READ_ABI",
     "SCATTER",
     "Recency",
     "SlotTable",
     "__version__",
     "copy_pages",
     "read_prompt",
+    "read_rows",
 ]

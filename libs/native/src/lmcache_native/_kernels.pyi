@@ -5,8 +5,12 @@ from typing_extensions import Buffer
 
 KERNEL_ABI: Final[int]
 PAGE_COPY_ABI: Final[int]
+ROW_READ_ABI: Final[int]
 GATHER: Final[int]
 SCATTER: Final[int]
+FLOAT32: Final[int]
+BFLOAT16: Final[int]
+FLOAT16: Final[int]
 
 def copy_pages(
     direction: int,
@@ -36,6 +40,47 @@ def copy_pages(
     Up to `threads` threads share a copy that is large enough.  The GIL is released while bytes move, and other threads may
     copy meanwhile.  ValueError: arguments that cannot be; nothing has moved then.  OSError with errno EFAULT: memory vanished
     under the copy, and some of it is done.
+    """
+
+def read_rows(
+    bases: Buffer,
+    blocks: Buffer,
+    object: Buffer,
+    kv_axis: int,
+    layers: int,
+    first_layer: int,
+    end_layer: int,
+    slots_per_block: int,
+    heads: int,
+    head_bytes: int,
+    block_stride: int,
+    slot_stride: int,
+    head_stride: int,
+    page_blocks: int,
+    object_slots: int,
+    first_slot: int,
+    count: int,
+    target: int,
+    element: int,
+    key_slots: Buffer,
+    key_elements: Buffer,
+    value_slots: Buffer,
+    value_elements: Buffer,
+    pairs: Buffer,
+    turns: Buffer,
+) -> int:
+    """Writes `count` slots of a chunk object, from `first_slot` on, into pages, keys turned; returns the bytes that it wrote.
+
+    Pages and objects are those of `copy_pages`, of one object of `object_slots` slots at the address that `object` (uint64)
+    has.  `blocks` (int64): ids, all below `page_blocks`, of the blocks that are written; the first slot goes to slot `target`
+    of the first.  `element`: FLOAT32, BFLOAT16 or FLOAT16.  Element e of slot s of any head of K is `key_slots[s] +
+    key_elements[e]` (uint64) elements behind the beginning of that head's part of a block, which is `[slot][element of a
+    row]`; the same for V, in the same plane where kv_axis is 1.  `pairs` (int64): for each layer from first_layer to
+    end_layer, how many pairs of K's first elements are turned; negative: neighbours are pairs, not halves.  `turns`
+    (float32): for each of these layers the cosines of its pairs, and then their sines.
+
+    Pairs are turned in float32 and rounded once; all processors write the same bits.  Errors and the GIL are as for
+    `copy_pages`; the object and the pages may not overlap.
     """
 
 def read_prompt(

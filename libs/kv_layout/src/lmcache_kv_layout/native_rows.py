@@ -1,0 +1,74 @@
+"""Rows of a chunk into pages by lmcache-native, where it is installed and fits."""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final
+
+import numpy as np
+
+from lmcache_kv_layout.errors import MemoryFault
+from lmcache_kv_layout.row_job import RowJob, Turn
+
+ROW_READ_ABI: Final = 1
+"""The calling convention that is spoken here; another one is not used."""
+ELEMENTS: Final = {"float32": 0, "bfloat16": 1, "float16": 2}
+
+ReadRows = Callable[[RowJob, Sequence[Turn | None]], object]
+
+
+def native_rows(required: bool) -> ReadRows | None:
+    """The compiled implementation; without it `None`, or a `RuntimeError` where it is required."""
+    try:
+        native = import_module("lmcache_native")
+    except ImportError:
+        native = None
+    abi = getattr(native, "ROW_READ_ABI", None)
+    if abi == ROW_READ_ABI:
+        return _calling(native.read_rows)  # type: ignore[union-attr]
+    if not required:
+        return None
+    reason = "is not installed" if native is None else f"reads rows by the convention {abi}, not {ROW_READ_ABI}"
+    raise RuntimeError(f"lmcache-native {reason}; install the lmcache-native of this release, or copy with numpy")
+
+
+def _calling(read_rows: Callable[..., int]) -> ReadRows:
+    def read(job: RowJob, turns: Sequence[Turn | None]) -> None:
+        group, places = job.group, job.places
+        pairs = [0 if turn is None else -len(turn.cos) if turn.neighbours else len(turn.cos) for turn in turns]
+        numbers = [half for turn in turns if turn is not None for half in (turn.cos, turn.sin)]
+        try:
+            read_rows(
+                job.bases,
+                job.blocks,
+                array("Q", [job.region]),
+                group.kv_axis,
+                group.layers,
+                job.layers.start,
+                job.layers.stop,
+                group.slots_per_block,
+                group.heads,
+                group.head_bytes,
+                group.block_stride,
+                group.slot_stride,
+                group.head_stride,
+                group.blocks,
+                job.chunk_slots,
+                job.first,
+                job.count,
+                job.target,
+                ELEMENTS[group.dtype],
+                array("Q", places.key.slots),
+                array("Q", places.key.elements),
+                array("Q", places.value.slots),
+                array("Q", places.value.elements),
+                array("q", pairs),
+                np.concatenate(numbers or [np.zeros(0, np.float32)]),
+            )
+        except OSError as error:
+            raise MemoryFault(errno.EFAULT, f"pages vanished while they were written ({error})") from error
+
+    return read

@@ -1,0 +1,307 @@
+#include "row_read.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "checked_numbers.h"
+#include "fault_guard.h"
+#include "turn_rows.h"
+
+namespace lmcache {
+
+namespace {
+
+using Offsets = std::vector<std::uint64_t>;
+
+// Which elements of K or V lie side by side, in the object as in the pages.
+enum class Order {
+    rows,     // those of a slot
+    columns,  // those of all slots, element by element
+    any,
+};
+
+// Where the elements of K or V are: `sources` and `targets` are offsets in bytes from a head's part of a block, one for each slot
+// (rows), each element (columns), or each element of each slot (any).
+struct Plane {
+    Order order = Order::any;
+    std::uint64_t elements = 0;
+    Offsets sources;
+    Offsets targets;
+};
+
+Order order_of(const Places& places, std::uint64_t row) {
+    const auto ascend = [](const Offsets& places_of) {
+        for (std::size_t index = 1; index < places_of.size(); ++index) {
+            if (places_of[index] != places_of[0] + index) return false;
+        }
+        return true;
+    };
+    // A part of a block is in one piece only within a row.
+    const auto whole = [row](const Offsets& starts, std::uint64_t first, std::uint64_t count) {
+        return std::all_of(starts.begin(), starts.end(), [&](std::uint64_t start) { return (start + first) % row + count <= row; });
+    };
+    if (ascend(places.elements) && whole(places.slots, places.elements[0], places.elements.size())) return Order::rows;
+    if (ascend(places.slots) && whole(places.elements, places.slots[0], places.slots.size())) return Order::columns;
+    return Order::any;
+}
+
+Plane plane_of(const RowRead& read, const Places& places) {
+    const std::uint64_t item = read.item_bytes(), row = read.shape.head_bytes / item;
+    Plane plane{.order = order_of(places, row), .elements = places.elements.size(), .sources = {}, .targets = {}};
+    const std::size_t slots = plane.order == Order::columns ? 1 : places.slots.size();
+    const std::size_t elements = plane.order == Order::rows ? 1 : places.elements.size();
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+        for (std::size_t element = 0; element < elements; ++element) {
+            const std::uint64_t place = places.slots[slot] + places.elements[element];
+            plane.sources.push_back(place / row * read.shape.slot_bytes() + place % row * item);
+            plane.targets.push_back(place / row * read.shape.slot_stride + place % row * item);
+        }
+    }
+    return plane;
+}
+
+// Slots that are in one block of the object and in one block of the pages.
+struct Piece {
+    std::uint64_t from_block;
+    std::uint64_t from_slot;
+    std::uint64_t to_block;
+    std::uint64_t to_slot;
+    std::uint64_t count;
+};
+
+std::vector<Piece> pieces_of(const RowRead& read) {
+    const std::uint64_t per_block = read.shape.slots_per_block;
+    std::vector<Piece> pieces;
+    for (std::uint64_t done = 0; done < read.count;) {
+        const std::uint64_t from = read.first_slot + done, to = read.target + done;
+        const std::uint64_t left = per_block - std::max(from % per_block, to % per_block);
+        const std::uint64_t count = std::min(left, read.count - done);
+        const auto block = static_cast<std::uint64_t>(read.blocks[to / per_block]);
+        pieces.push_back({from / per_block, from % per_block, block, to % per_block, count});
+        done += count;
+    }
+    return pieces;
+}
+
+// How the keys of one layer are turned.
+struct LayerTurn {
+    std::uint64_t pairs = 0;
+    bool neighbours = false;
+    std::vector<float> cos;  // as `PairRow` has them
+    std::vector<float> sin;
+
+    std::uint64_t first(std::uint64_t pair) const { return neighbours ? 2 * pair : pair; }
+    std::uint64_t second(std::uint64_t pair) const { return neighbours ? 2 * pair + 1 : pair + pairs; }
+    float cosine(std::uint64_t pair) const { return cos[neighbours ? 2 * pair : pair]; }
+    float sine(std::uint64_t pair) const { return sin[neighbours ? 2 * pair + 1 : pair]; }
+};
+
+std::vector<LayerTurn> layer_turns(const RowRead& read) {
+    std::vector<LayerTurn> turns;
+    const float* next = read.turns.data();
+    for (const std::int64_t pairs : read.pairs) {
+        LayerTurn& turn = turns.emplace_back();
+        turn.neighbours = pairs < 0;
+        turn.pairs = static_cast<std::uint64_t>(turn.neighbours ? -pairs : pairs);
+        for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
+            const float cos = next[pair], sin = next[turn.pairs + pair];
+            if (turn.neighbours) {
+                turn.cos.push_back(cos);
+                turn.sin.push_back(-sin);
+            }
+            turn.cos.push_back(cos);
+            turn.sin.push_back(sin);
+        }
+        next += 2 * turn.pairs;
+    }
+    return turns;
+}
+
+// Everything that is made on the heap is made before the first byte moves: a fault leaves without destructors.
+class Reader {
+public:
+    explicit Reader(const RowRead& read)
+        : read_(read), shape_(read.shape), item_(read.item_bytes()), kernels_(turn_kernels(read.element)), turns_(layer_turns(read)),
+          key_(plane_of(read, read.key)), value_(plane_of(read, read.value)), pieces_(pieces_of(read)) {}
+
+    void take() const {
+        for (std::uint64_t layer = read_.first_layer; layer < read_.end_layer; ++layer) {
+            const std::uint64_t value_layer = shape_.kv_axis == 1 ? layer : shape_.layers + layer;
+            const LayerTurn& turn = turns_[layer - read_.first_layer];
+            for (const Piece& piece : pieces_) {
+                for (std::uint64_t head = 0; head < shape_.heads; ++head) {
+                    turn_keys(turn, to(layer, piece, head), from(layer, piece, head), piece);
+                    copy(value_, to(value_layer, piece, head), from(value_layer, piece, head), piece, 0);
+                }
+            }
+        }
+    }
+
+private:
+    // A head's part of a block.
+    const std::byte* from(std::uint64_t plane, const Piece& piece, std::uint64_t head) const {
+        const std::uint64_t slot = plane * read_.object_slots + piece.from_block * shape_.slots_per_block;
+        return at(read_.object + slot * shape_.slot_bytes() + head * shape_.head_bytes);
+    }
+    std::byte* to(std::uint64_t plane, const Piece& piece, std::uint64_t head) const {
+        return at(read_.bases[plane] + piece.to_block * shape_.block_stride + head * shape_.head_stride);
+    }
+
+    // Elements from `first` on, as they are.
+    void copy(const Plane& plane, std::byte* target, const std::byte* source, const Piece& piece, std::uint64_t first) const {
+        switch (plane.order) {
+            case Order::rows:
+                for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
+                    std::memcpy(target + plane.targets[piece.to_slot + slot] + first * item_,
+                                source + plane.sources[piece.from_slot + slot] + first * item_, (plane.elements - first) * item_);
+                }
+                return;
+            case Order::columns:
+                for (std::uint64_t element = first; element < plane.elements; ++element) {
+                    std::memcpy(target + plane.targets[element] + piece.to_slot * item_,
+                                source + plane.sources[element] + piece.from_slot * item_, piece.count * item_);
+                }
+                return;
+            case Order::any:
+                for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
+                    const std::uint64_t* sources = plane.sources.data() + (piece.from_slot + slot) * plane.elements;
+                    const std::uint64_t* targets = plane.targets.data() + (piece.to_slot + slot) * plane.elements;
+                    for (std::uint64_t element = first; element < plane.elements; ++element) {
+                        std::memcpy(target + targets[element], source + sources[element], item_);
+                    }
+                }
+        }
+    }
+
+    void turn_keys(const LayerTurn& turn, std::byte* target, const std::byte* source, const Piece& piece) const {
+        if (turn.pairs != 0) {
+            switch (key_.order) {
+                case Order::rows: turn_by_slot(turn, target, source, piece); break;
+                case Order::columns: turn_columns(turn, target, source, piece); break;
+                case Order::any: turn_one_by_one(turn, target, source, piece); break;
+            }
+        }
+        copy(key_, target, source, piece, 2 * turn.pairs);
+    }
+
+    void turn_by_slot(const LayerTurn& turn, std::byte* target, const std::byte* source, const Piece& piece) const {
+        const auto kernel = turn.neighbours ? kernels_.neighbours : kernels_.halves;
+        for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
+            kernel({target + key_.targets[piece.to_slot + slot], source + key_.sources[piece.from_slot + slot], turn.pairs,
+                    turn.cos.data(), turn.sin.data()});
+        }
+    }
+
+    void turn_columns(const LayerTurn& turn, std::byte* target, const std::byte* source, const Piece& piece) const {
+        target += piece.to_slot * item_;
+        source += piece.from_slot * item_;
+        for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
+            const std::uint64_t a = turn.first(pair), b = turn.second(pair);
+            kernels_.column({target + key_.targets[a], target + key_.targets[b], source + key_.sources[a], source + key_.sources[b],
+                             piece.count, turn.cosine(pair), turn.sine(pair)});
+        }
+    }
+
+    void turn_one_by_one(const LayerTurn& turn, std::byte* target, const std::byte* source, const Piece& piece) const {
+        for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
+            const std::uint64_t* sources = key_.sources.data() + (piece.from_slot + slot) * key_.elements;
+            const std::uint64_t* targets = key_.targets.data() + (piece.to_slot + slot) * key_.elements;
+            for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
+                const std::uint64_t a = turn.first(pair), b = turn.second(pair);
+                kernels_.one({target + targets[a], target + targets[b], source + sources[a], source + sources[b], 1,
+                              turn.cosine(pair), turn.sine(pair)});
+            }
+        }
+    }
+
+    const RowRead& read_;
+    const PageShape& shape_;
+    const std::uint64_t item_;
+    const TurnKernels kernels_;
+    const std::vector<LayerTurn> turns_;
+    const Plane key_;
+    const Plane value_;
+    const std::vector<Piece> pieces_;
+};
+
+void check_places(const Places& places, const PageShape& shape, std::uint64_t row, const std::string& name) {
+    if (places.slots.size() != shape.slots_per_block || places.elements.empty() || places.elements.size() > row) {
+        refuse(name + " has places for " + text(places.slots.size()) + " slots of " + text(places.elements.size()) + " elements, and a block has " +
+               text(shape.slots_per_block) + " slots of " + text(row));
+    }
+    const std::uint64_t slot = *std::max_element(places.slots.begin(), places.slots.end());
+    const std::uint64_t element = *std::max_element(places.elements.begin(), places.elements.end());
+    if (plus(slot, element, "a place") >= times(shape.slots_per_block, row, "a block")) {
+        refuse(name + " has the place " + text(slot + element) + ", and a head's part of a block has " + text(shape.slots_per_block * row));
+    }
+}
+
+void check_turns(const RowRead& read) {
+    const std::uint64_t layers = read.end_layer - read.first_layer;
+    if (read.pairs.size() != layers) refuse("pairs must have one number for each of " + text(layers) + " layers, and has " + text(read.pairs.size()));
+    std::uint64_t numbers = 0;
+    for (const std::int64_t pairs : read.pairs) {
+        const std::uint64_t count = pairs < 0 ? ~static_cast<std::uint64_t>(pairs) + 1 : static_cast<std::uint64_t>(pairs);
+        if (count > read.key.elements.size() / 2) refuse("pairs has " + text(count) + ", and a head " + text(read.key.elements.size()) + " elements");
+        numbers += 2 * count;
+    }
+    if (read.turns.size() != numbers) refuse("turns must have " + text(numbers) + " numbers, and has " + text(read.turns.size()));
+}
+
+void check_slots(const RowRead& read) {
+    const std::uint64_t per_block = read.shape.slots_per_block;
+    if (read.object_slots % per_block != 0) refuse("object_slots is " + text(read.object_slots) + ", which is not whole blocks of " + text(per_block));
+    if (plus(read.first_slot, read.count, "the slots") > read.object_slots) {
+        refuse("slots " + text(read.first_slot) + " to " + text(read.first_slot + read.count) + " are not within the " + text(read.object_slots) + " of the object");
+    }
+    const std::uint64_t written = times(read.blocks.size(), per_block, "the blocks");
+    if (plus(read.target, read.count, "the slots") > written) {
+        refuse("slots " + text(read.target) + " to " + text(read.target + read.count) + " are not within the " + text(written) + " of the blocks");
+    }
+    for (std::size_t index = 0; index < read.blocks.size(); ++index) {
+        const std::int64_t block = read.blocks[index];
+        if (block < 0 || static_cast<std::uint64_t>(block) >= read.page_blocks) {
+            refuse("blocks[" + text(index) + "] is " + std::to_string(block) + ", and there are " + text(read.page_blocks));
+        }
+    }
+}
+
+}  // namespace
+
+std::uint64_t RowRead::bytes() const {
+    return count * (end_layer - first_layer) * shape.heads * (key.elements.size() + value.elements.size()) * item_bytes();
+}
+
+void check(const RowRead& read) {
+    const PageShape& shape = read.shape;
+    if (shape.kv_axis > 2) refuse("kv_axis must be 1 or 2, and is " + text(shape.kv_axis));
+    if (read.first_layer > read.end_layer || read.end_layer > shape.layers) {
+        refuse("layers " + text(read.first_layer) + " to " + text(read.end_layer) + " are not within 0 to " + text(shape.layers));
+    }
+    const std::uint64_t planes = times(shape.kv_axis, shape.layers, "the layers");
+    if (read.bases.size() != planes) refuse("bases must have kv_axis * layers = " + text(planes) + " addresses, and has " + text(read.bases.size()));
+    if (shape.head_bytes % read.item_bytes() != 0) refuse("head_bytes is " + text(shape.head_bytes) + ", which is not whole elements of " + text(read.item_bytes()));
+    const std::uint64_t row = shape.head_bytes / read.item_bytes();
+    check_places(read.key, shape, row, "key");
+    check_places(read.value, shape, row, "value");
+    check_turns(read);
+    check_slots(read);
+
+    const std::uint64_t slot_bytes = times(shape.heads, shape.head_bytes, "a slot");
+    const std::uint64_t object_bytes = times(times(read.object_slots, slot_bytes, "an object"), planes, "an object");
+    check_addresses({read.object}, object_bytes, "object");
+    std::uint64_t extent = times(read.page_blocks, shape.block_stride, "the last block");
+    extent = plus(extent, times(shape.slots_per_block, shape.slot_stride, "a block"), "the last block");
+    extent = plus(extent, times(shape.heads, shape.head_stride, "a slot of a block"), "the last block");
+    extent = plus(extent, shape.head_bytes, "the last block");
+    check_addresses(read.bases, extent, "bases");
+}
+
+bool run(const RowRead& read) {
+    install_fault_guard();
+    const Reader reader(read);
+    return run_guarded([](void* argument) { static_cast<const Reader*>(argument)->take(); }, const_cast<Reader*>(&reader));
+}
+
+}  // namespace lmcache
