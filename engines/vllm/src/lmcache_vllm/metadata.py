@@ -7,9 +7,14 @@ is to be read from it or written to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from lmcache_client.blend import BlendSegment
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,61 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class BlendLoad:
+    """Load the prefix and the segments of one request, to be blended when every rank has loaded what it can.
+
+    The request waits outside of the steps until every rank has named it in its finished receives: after its blend, or
+    after its `BlendCancel`, once nothing writes its blocks any more.
+    """
+
+    prefix: Transfer
+    """Of `[0, prefix.end)`, which may be empty (no chunks, no blocks); it names the request and its salt for the segments,
+    too. Its id is that of the blend, in all plans and reports."""
+    segments: tuple[BlendSegment, ...]
+    """As the server gave them, at least one; all of them begin before `end`. Tokens at `end` and behind are not written."""
+    end: int
+    """Tokens behind it are vLLM's to compute."""
+    block_ids: tuple[int, ...]
+    """From token 0 on, as many as hold `[0, end)`: a blend has one KV cache group."""
+    token_ids: bytes
+    """Of `[0, end)`: int32 in the order of this machine."""
+    selector: str
+    ratios: tuple[float, ...]
+
+    @property
+    def id(self) -> int:
+        return self.prefix.id
+
+    @property
+    def request_id(self) -> str:
+        return self.prefix.request_id
+
+
+@dataclass(frozen=True, slots=True)
+class BlendStep:
+    """Go on with a blend on the model's thread. All ranks get the same steps in the same order, and run the same passes.
+
+    It is named in each step until a result was seen: a worker ignores it where the blend is over.
+    """
+
+    id: int
+    start: int
+    """The first token that may have to be computed: those before it were loaded by all ranks."""
+    loaded: tuple[bool, ...]
+    """For each segment: all ranks have it. The tokens of others are a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlendCancel:
+    """End a blend in whatever state it is, also in the middle of its loads; a worker ignores it where the blend is over.
+
+    The worker reports the blocks of `[start, end)` as failed, and the request as received; no result."""
+
+    id: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One scheduler step: bound to the connector of every worker, also in steps without a forward pass."""
 
@@ -58,6 +118,51 @@ class StepPlan:
     finishing: tuple[str, ...] = ()
     """Requests that are over while vLLM holds their blocks for stores: each to be named in the worker's finished sends
     exactly once, as soon as all of its stores are over. A request that is not named here must not be named there."""
+    blend_loads: tuple[BlendLoad, ...] = ()
+    """To be started in this step."""
+    blends: tuple[BlendStep, ...] = ()
+    """Of which this step runs as much as `lmcache.blend_step_tokens` allows, in this order."""
+    blend_cancels: tuple[BlendCancel, ...] = ()
+    """Before anything else of this step writes blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlendLoaded:
+    """What ranks have loaded for a blend."""
+
+    ranks: int
+    """How many ranks speak."""
+    prefix: bool
+    """All of them have all of it; also where it is empty."""
+    segments: tuple[bool, ...]
+    """For each segment: all of them have it."""
+
+    def merged(self, other: BlendLoaded) -> BlendLoaded:
+        both = zip(self.segments, other.segments, strict=True)
+        return BlendLoaded(
+            self.ranks + other.ranks,
+            self.prefix and other.prefix,
+            tuple(one and another for one, another in both),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlendResult:
+    """How the passes of a blend ended. Tokens of `[start, end)`, each counted once."""
+
+    reused: int
+    """As they were loaded."""
+    recomputed: int
+    """Loaded, and computed again."""
+    gaps: int
+    """Computed because nothing was loaded for them."""
+    failed: str = ""
+    """A word for the reason, for a counter; empty: it went well. The worker reports blocks from that of `start` on as failed
+    then."""
+
+    def merged(self, other: BlendResult) -> BlendResult:
+        """Of another rank: it differs in its failure alone."""
+        return self if self.failed else other
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +177,28 @@ class WorkerReport:
     model_names: frozenset[str] = frozenset()
     """Names that the reporting workers registered their KV cache under: one, unless workers differ. Each worker sends a
     report with its name after its first step, even if no transfer is over."""
+    blend_loaded: Mapping[int, BlendLoaded] = field(default_factory=dict)
+    """By the id of a blend whose loads are over, however they ended. Each rank reports each `BlendLoad` once, if need be with
+    nothing loaded; after a `BlendCancel` it need not."""
+    blend_results: Mapping[int, BlendResult] = field(default_factory=dict)
+    """By the id of a blend, with the finished receive of its request or before it."""
+    blend_refused: frozenset[str] = frozenset()
+    """Why this worker does not blend at all, in words for a log. It names them in its first report or later, once or often."""
 
     def aggregate(self, other: WorkerReport) -> Self:
         return type(self)(
             dict(Counter(self.over) + Counter(other.over)),
             self.failed_loads | other.failed_loads,
             self.model_names | other.model_names,
+            _merged(self.blend_loaded, other.blend_loaded, BlendLoaded.merged),
+            _merged(self.blend_results, other.blend_results, BlendResult.merged),
+            self.blend_refused | other.blend_refused,
         )
+
+
+def _merged(one: Mapping[int, _T], other: Mapping[int, _T], both: Callable[[_T, _T], _T]) -> dict[int, _T]:
+    """All of them; `both` merges those that are in both."""
+    return {**one, **{key: both(one[key], value) if key in one else value for key, value in other.items()}}
 
 
 @dataclass(frozen=True, slots=True)
