@@ -83,7 +83,7 @@ class BlendLoad:
 class BlendStep:
     """Go on with a blend on the model's thread. All ranks get the same steps in the same order, and run the same passes.
 
-    It is named in each step until a result was seen: a worker ignores it where the blend is over.
+    It is named in each step until all ranks have named the request as received: a worker ignores it where the blend is over.
     """
 
     id: int
@@ -162,7 +162,7 @@ class BlendResult:
 
     def merged(self, other: BlendResult) -> BlendResult:
         """Of another rank: it differs in its failure alone."""
-        return self if self.failed else other
+        return max(self, other, key=lambda result: (bool(result.failed), result.reused))
 
 
 @dataclass(frozen=True, slots=True)
