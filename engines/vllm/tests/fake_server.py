@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from lmcache_client import EngineKey, NoAnswerError, Operation
+from lmcache_client.blend import BlendAnswer, BlendSegment
 from lmcache_vllm.server_port import AwaitedHandoff, Question, Server
 
 Content = tuple[Any, ...]
@@ -22,7 +24,8 @@ class Pending:
 
     key: EngineKey
     tokens: tuple[int, ...]
-    future: Future[int | None]
+    future: Future[Any]
+    blends: bool = False
 
 
 @dataclass
@@ -48,6 +51,13 @@ class FakeServer:
     handoff_over: Future[None] | None = None
     """What lookups that have a hand-off wait for."""
     boots: int = 0
+    blends: bool = False
+    """It has segments for those who ask for them."""
+    ranks: int = 1
+    """Each of them comes for what is held."""
+    segments: dict[str, dict[bytes, tuple[Any, ...]]] = field(default_factory=dict)
+    """By request: names of the chunks that are held for it beside its prefix, by hash."""
+    picked: Counter[Any] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.come()
@@ -66,6 +76,8 @@ class FakeServer:
         self.server = None
         self.losses += 1
         self.holds.clear()
+        self.segments.clear()
+        self.picked.clear()
         for waiting in self.pending.values():
             waiting.future.set_exception(NoAnswerError("the server is gone"))
         self.pending.clear()
@@ -78,7 +90,38 @@ class FakeServer:
         ):
             hits += 1
         self.holds[request_id] = set(range(hits))
-        waiting.future.set_result(hits)
+        if not waiting.blends:
+            waiting.future.set_result(hits)
+            return
+        found = tuple(self._segments(waiting, hits * self.chunk_tokens))
+        self.segments[request_id] = {segment.hash: self._by_hash(segment.hash) for segment in found}
+        waiting.future.set_result(BlendAnswer(hits * self.chunk_tokens, found))
+
+    def _segments(self, waiting: Pending, start: int) -> Iterator[BlendSegment]:
+        """Chunks of the same salt with the tokens that are at `start` or behind it, wherever they were stored."""
+        size, tokens = self.chunk_tokens, waiting.tokens
+        while start + size <= len(tokens):
+            own = self.name(waiting.key, tokens, start // size) if start % size == 0 else None
+            names = [name for name in self.objects if name[0] == waiting.key.cache_salt]
+            alike = [name for name in names if name[-size:] == tokens[start : start + size]]
+            if alike:
+                name = own if own in alike else alike[0]
+                old = len(name) - 1 - size
+                yield BlendSegment(old, old + size, start, start + size, _hash(name), exact=name == own)
+            start += size if alike else 1
+
+    def _by_hash(self, given: bytes) -> tuple[Any, ...]:
+        return next(name for name in self.objects if _hash(name) == given)
+
+    def fetch(self, request_id: str, given: bytes) -> Content | None:
+        """A segment that is held for the request, for one rank."""
+        name = self.segments.get(request_id, {}).get(given)
+        return None if name is None else self.objects[name]
+
+    def evict(self, name: tuple[Any, ...]) -> None:
+        """Unless it is held."""
+        if not any(self.holds.values()) and not any(name in held.values() for held in self.segments.values()):
+            self.objects.pop(name, None)
 
     def name(self, key: Any, tokens: Sequence[int], chunk: int) -> tuple[Any, ...]:
         return (key.cache_salt, *tokens[: (chunk + 1) * self.chunk_tokens])
@@ -95,11 +138,14 @@ class FakeServer:
         held = self.holds.get(transfer.request_id, set())
         if not held.issuperset(wanted):
             return None
-        held.difference_update(wanted)
+        self.picked.update((transfer.request_id, chunk) for chunk in wanted)
+        held.difference_update(
+            [chunk for chunk in wanted if self.picked[(transfer.request_id, chunk)] % self.ranks == 0]
+        )
         return [self.objects[self.name(transfer, tokens, chunk)] for chunk in wanted]
 
     def holds_anything(self) -> bool:
-        return any(self.holds.values()) or bool(self.pending)
+        return any(self.holds.values()) or any(self.segments.values()) or bool(self.pending)
 
     # ServerPort
 
@@ -107,12 +153,18 @@ class FakeServer:
         self.handed_over.append((step.name, handoff_id, facts))
 
     def look_up(self, key: EngineKey, handoff: AwaitedHandoff | None = None) -> Question | None:
+        return self._look_up(key, handoff, blends=False)
+
+    def look_up_blend(self, key: EngineKey) -> Question | None:
+        return self._look_up(key, None, blends=True)
+
+    def _look_up(self, key: EngineKey, handoff: AwaitedHandoff | None, *, blends: bool) -> Question | None:
         if self.server is None:
             return None
         self.keys.append(key)
         self._drop(key.request_id)
-        future: Future[int | None] = Future()
-        self.pending[key.request_id] = Pending(key, tuple(_decoded(key)), future)
+        future: Future[Any] = Future()
+        self.pending[key.request_id] = Pending(key, tuple(_decoded(key)), future, blends)
         if self.answers_at_once:
             self.answer(key.request_id)
         accepted: Future[None] = Future()
@@ -137,9 +189,16 @@ class FakeServer:
 
     def _drop(self, request_id: str) -> None:
         self.holds.pop(request_id, None)
+        self.segments.pop(request_id, None)
+        for picked in [picked for picked in self.picked if picked[0] == request_id]:
+            del self.picked[picked]
         waiting = self.pending.pop(request_id, None)
         if waiting:
-            waiting.future.set_result(0)
+            waiting.future.set_result(BlendAnswer() if waiting.blends else 0)
+
+
+def _hash(name: tuple[Any, ...]) -> bytes:
+    return repr(name).encode()
 
 
 def _decoded(key: EngineKey) -> list[int]:

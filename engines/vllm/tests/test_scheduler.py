@@ -267,7 +267,7 @@ def test_a_request_says_how_much_is_stored() -> None:
 def test_an_absent_server_costs_nothing() -> None:
     rig = Rig()
     rig.server.go()
-    assert rig.load(PROMPT) == StepPlan()
+    assert rig.load(PROMPT) == StepPlan(idle=True)
     assert rig.step(0, 16) == StepPlan()
     rig.server.come()
     assert [(store.start, store.end) for store in rig.step(16, 16).stores] == [(0, 32)]

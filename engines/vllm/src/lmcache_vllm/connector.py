@@ -19,8 +19,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.utils import get_pp_indices
 from vllm.platforms import current_platform
+from vllm.utils.import_utils import resolve_obj_by_qualname
 
 from lmcache_vllm.adapter_contents import AdapterContents
+from lmcache_vllm.blend_choice import BLEND, BlendChoices
+from lmcache_vllm.blend_refusals import blend_selectors, check_blend
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.handoffs import HandoffParams
@@ -64,6 +67,9 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         transfer_config = vllm_config.kv_transfer_config
         settings = Settings.of(transfer_config.kv_connector_extra_config)
         groups = cache_groups(vllm_config, kv_cache_config)
+        gives_model = role is KVConnectorRole.SCHEDULER or settings.blend == "off" or _gives_model(vllm_config)
+        check_blend(settings, vllm_config, kv_cache_config, gives_model=gives_model)
+        self._choices = BlendChoices(settings, blend_selectors(settings)) if transfer_config.is_kv_consumer else None
         identity = _identity(vllm_config, groups, settings)
         # A cache that fails costs its hit: the tokens are computed. vLLM reads this after it opened the connector.
         transfer_config.kv_load_failure_policy = "recompute"
@@ -99,7 +105,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
     def on_new_request(self, request: Request) -> None:
         handoff = self._handoffs.read(request.kv_transfer_params, request.request_id)
-        self._scheduling.on_new_request(request_facts(request, self._adapters, handoff))
+        self._scheduling.on_new_request(request_facts(request, self._adapters, handoff, self._choices))
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduling.matched_tokens(request.request_id, num_computed_tokens)
@@ -134,6 +140,10 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._working.register_kv_caches(kv_caches)
 
+    def bind_model_runner(self, runner: Any) -> None:
+        """`runner` is vLLM's, of this worker: blends run its model. Called by `BlendWorker`, before the first step."""
+        self._working.bind_model_runner(runner)
+
     def handle_preemptions(self, kv_connector_metadata: StepPlan) -> None:
         self._working.on_step(kv_connector_metadata)
 
@@ -141,7 +151,9 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self._working.start_loads(self._plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """A request is computed only when all of its layers were loaded: there is nothing to wait for."""
+        """A request is computed only when all of its layers were loaded: there is nothing to wait for. Passes of blends are
+        watched here."""
+        self._working.before_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Stores begin when all layers were written, and run beside the next step."""
@@ -202,6 +214,8 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         params = None
         if tokens is not None and handoff is not None:
             params = self._handoffs.write(handoff, request_id, tokens, self._scheduling.server_name)
+        if (blend := self._scheduling.blend_answer(request_id)) is not None:
+            params = {**(params or {}), BLEND: blend}
         return self._scheduling.on_finished(request_id), params
 
     @property
@@ -219,6 +233,12 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         plan = self._get_connector_metadata()
         assert isinstance(plan, StepPlan)
         return plan
+
+
+def _gives_model(vllm_config: VllmConfig) -> bool:
+    from lmcache_vllm.blend_worker import BlendWorker  # the platform's worker comes with it, as in this process anyway
+
+    return issubclass(resolve_obj_by_qualname(vllm_config.parallel_config.worker_cls), BlendWorker)
 
 
 def _identity(vllm_config: VllmConfig, groups: tuple[CacheGroup, ...], settings: Settings) -> EngineIdentity:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lmcache_vllm.adapter_contents import AdapterContent, AdapterContents
+from lmcache_vllm.blend_choice import BlendChoices
 from lmcache_vllm.handoffs import Handoff
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.prompt_identity import Placeholder
@@ -28,12 +29,21 @@ _LAYOUT_NAMES: Final = {"LBHNC": "HND", "LBNHC": "NHD"}
 """What others call vLLM's layouts in which each layer has a tensor to itself."""
 
 
-def request_facts(request: Any, adapters: AdapterContents, handoff: Handoff | None = None) -> RequestFacts:
-    """Of a vLLM Request."""
+def request_facts(
+    request: Any,
+    adapters: AdapterContents,
+    handoff: Handoff | None = None,
+    choices: BlendChoices | None = None,
+) -> RequestFacts:
+    """Of a vLLM Request. `choices`: None where nothing is blended."""
     lora = request.lora_request
     adapter = adapters.of(lora) if lora else AdapterContent()
     configs = request_configs(request.kv_transfer_params, request.trace_headers)
     salt = request.cache_salt or ""
+    skip_reason = _skip_reason(request, salt, configs) or adapter.skip_reason
+    blend = None
+    if choices is not None:
+        blend = choices.of(request.kv_transfer_params, skip_reason or _blend_obstacle(request, handoff))
     return RequestFacts(
         request_id=request.request_id,
         tokens=request.all_token_ids,
@@ -47,8 +57,25 @@ def request_facts(request: Any, adapters: AdapterContents, handoff: Handoff | No
         configs=configs,
         handoff=handoff,
         looks_up=not request.skip_reading_prefix_cache,
-        skip_reason=_skip_reason(request, salt, configs) or adapter.skip_reason,
+        skip_reason=skip_reason,
+        blend=blend,
     )
+
+
+def _blend_obstacle(request: Any, handoff: Handoff | None) -> str:
+    """Why a request that can be cached cannot be blended, in a word for counters."""
+    sampling = request.sampling_params
+    if request.lora_request:
+        return "adapter"
+    if request.mm_features:
+        return "images"
+    if sampling is None:
+        return "pooling"
+    if sampling.prompt_logprobs is not None:
+        return "prompt_logprobs"
+    if request.skip_reading_prefix_cache:
+        return "skips_cache"
+    return "handoff" if handoff else ""
 
 
 def _skip_reason(request: Any, salt: str, configs: Mapping[str, Any] | None) -> str:

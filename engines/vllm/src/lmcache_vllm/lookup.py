@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lmcache_client import EngineKey, LMCacheError
+from lmcache_client.blend import BlendAnswer, BlendSegment
 from lmcache_vllm.server_port import Question, Server
 
 FRESH_SECONDS: Final = 1.0
@@ -17,15 +18,35 @@ HELD_SECONDS: Final = 60.0
 class Lookup:
     """A question that was sent. Its answer comes on another thread, and is taken on vLLM's."""
 
-    __slots__ = ("_answered_at", "_asked_at", "_hit_tokens", "_question", "end", "key", "sent_at", "server")
+    __slots__ = (
+        "_answered_at",
+        "_asked_at",
+        "_hit_tokens",
+        "_question",
+        "asks_segments",
+        "end",
+        "key",
+        "segments",
+        "sent_at",
+        "server",
+    )
 
     def __init__(
-        self, key: EngineKey, end: int, server: Server, question: Question, clock: Callable[[], float]
+        self,
+        key: EngineKey,
+        end: int,
+        server: Server,
+        question: Question,
+        clock: Callable[[], float],
+        asks_segments: bool = False,
     ) -> None:
-        """`end`: of the tokens that are asked for. The key's is that of their last chunk."""
+        """`end`: of the tokens that are asked for. The key's is that of their last chunk. `asks_segments`: for what is
+        behind the prefix, too."""
         self.key = key
         self.end = end
         self.server = server
+        self.asks_segments = asks_segments
+        self.segments: tuple[BlendSegment, ...] = ()
         self.sent_at = clock()
         self._question = question
         self._answered_at = self.sent_at
@@ -71,14 +92,32 @@ class Lookup:
             return None
         if chunks is None:
             raise LMCacheError("the server did not finish it")
+        if isinstance(chunks, BlendAnswer):
+            return self._take_answer(chunks)
         asked = self.key.end // self.server.chunk_tokens
         if not 0 <= chunks <= asked:
             raise LMCacheError(f"the server found {chunks} chunks of {asked}")
         self._hit_tokens = min(chunks * self.server.chunk_tokens, self.end)
         return self._hit_tokens
 
+    def _take_answer(self, answer: BlendAnswer) -> int:
+        prefix, chunk = answer.prefix_tokens, self.server.chunk_tokens
+        if not 0 <= prefix <= self.key.end or prefix % chunk:
+            raise LMCacheError(f"the server found a prefix of {prefix} tokens of {self.key.end}, in chunks of {chunk}")
+        behind = prefix
+        for segment in answer.segments:
+            tokens = segment.end - segment.start
+            fits = behind <= segment.start < segment.end <= self.key.end and tokens <= chunk
+            if not fits or segment.old_start < 0 or segment.old_end - segment.old_start != tokens:
+                raise LMCacheError(f"the server found a segment that does not fit: {segment}, behind token {behind}")
+            behind = segment.end
+        self._hit_tokens = min(prefix, self.end)
+        self.segments = tuple(segment for segment in answer.segments if segment.start < self.end)
+        return self._hit_tokens
+
     def is_stale(self, now: float) -> bool:
         """Whether the answer that was taken is too old to be relied on."""
         if self._hit_tokens is None:
             return False
-        return now - self._answered_at > (HELD_SECONDS if self._hit_tokens == self.end else FRESH_SECONDS)
+        found = self._hit_tokens == self.end or self.segments
+        return now - self._answered_at > (HELD_SECONDS if found else FRESH_SECONDS)

@@ -124,6 +124,8 @@ class StepPlan:
     """Of which this step runs as much as `lmcache.blend_step_tokens` allows, in this order."""
     blend_cancels: tuple[BlendCancel, ...] = ()
     """Before anything else of this step writes blocks."""
+    idle: bool = False
+    """No token is computed for any request in this step, blends aside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmcache_vllm.blend_choice import BlendChoice
 from lmcache_vllm.handoffs import Handoff
 from lmcache_vllm.prompt_identity import Placeholder
 
@@ -29,6 +30,8 @@ class RequestFacts:
     """The `lmcache.*` entries of the request's kv_transfer_params."""
     handoff: Handoff | None = None
     """That it gives or takes."""
+    blend: BlendChoice | None = None
+    """None: it is not to be blended."""
     looks_up: bool = True
     """False where vLLM would not use what is found."""
     skip_reason: str = ""

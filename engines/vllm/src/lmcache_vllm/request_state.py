@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmcache_vllm.lookup import Lookup
+from lmcache_vllm.metadata import BlendResult
 from lmcache_vllm.prompt_identity import PromptIdentity
 from lmcache_vllm.request_facts import RequestFacts
 from lmcache_vllm.server_port import Server
@@ -37,6 +38,14 @@ class RequestState:
     """The one that `stored` and the identity are about."""
     known_to_server: bool = False
     """Something was sent under its name, to be ended with it."""
+    may_blend: bool = True
+    """No blend of it has failed."""
+    tainted_from: int | None = None
+    """From this token on its KV may be approximate, and is not stored; None: all of it is exact."""
+    blended: BlendResult | None = None
+    """Of the last blend that went well."""
+    unblended: str = ""
+    """Why it was not blended when that was last decided, in a word for counters."""
     _identity: PromptIdentity | None = None
 
     def begin_again(self) -> None:
@@ -47,6 +56,7 @@ class RequestState:
         self.asked_at = None
         self.lookup = None
         self.stored = 0
+        self.tainted_from = None
 
     def use_server(self, server: Server) -> None:
         """Turn to the server that is there now."""

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from lmcache_client import EngineKey
 from lmcache_vllm import block_slices
+from lmcache_vllm.blend_requests import BlendRequests
 from lmcache_vllm.block_slices import NULL_BLOCK
 from lmcache_vllm.handoffs import GivenHandoffs
+from lmcache_vllm.lookup import Lookup
 from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
 from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
@@ -56,8 +59,9 @@ class SchedulerSide:
         self._tail_blocks = block_span(self._groups) if settings.save_tail else 0
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
         self._counters = Counters()
+        self._blends = BlendRequests(settings, port, self._counters, clock, workers)
         self._lookups = SchedulerLookups(
-            settings, placement, port, self._counters, clock, patience_seconds, self._tail_blocks
+            settings, placement, port, self._counters, clock, patience_seconds, self._blends, self._tail_blocks
         )
         self._ledger = StoreCounters(workers)
         self._given = GivenHandoffs(port)
@@ -94,6 +98,8 @@ class SchedulerSide:
         if found is None:
             return None, False
         state.computed = computed
+        if end := self._blends.end(state, state.lookup, computed):
+            return end - computed, True
         # Of a whole prompt the last token is computed: its output is what is asked for.
         needed = found - computed - (found == len(state.facts.tokens))
         return (needed, True) if needed > 0 else (0, False)
@@ -116,12 +122,21 @@ class SchedulerSide:
             return
         state.allocated = True
         lookup = state.lookup
-        if lookup is None or not lookup.hit_tokens:
+        if lookup is None or not (lookup.hit_tokens or lookup.segments):
             return
-        found, chunk = lookup.hit_tokens, lookup.server.chunk_tokens
+        found, chunk = lookup.hit_tokens or 0, lookup.server.chunk_tokens
         state.stored = found
         if not external:
-            self._lookups.free(lookup, 0, found)
+            if lookup.segments:
+                self._lookups.release_all(lookup)
+            else:
+                self._lookups.free(lookup, 0, found)
+            return
+        self._counters.add("used_tokens", external)
+        state.loading = True
+        end = min(self._blends.end(state, lookup, state.computed), state.computed + external)
+        if end > found:
+            self._begin_blend(state, lookup, block_table, end)
             return
         start = state.computed // chunk * chunk
         end = min(-(-(state.computed + external) // chunk) * chunk, found)
@@ -129,8 +144,13 @@ class SchedulerSide:
         self._lookups.free(lookup, end, found)
         ids = block_slices.to_load(block_table, self._groups, start, end, state.computed, chunk)
         self._planned_loads.append(self._transfer(state, self._ledger.new_id(), start, end, chunk, ids))
-        state.loading = True
-        self._counters.add("used_tokens", external)
+
+    def _begin_blend(self, state: RequestState, lookup: Lookup, block_table: BlockTable, end: int) -> None:
+        (blocks,), (group,) = block_table, self._groups
+        found, chunk = lookup.hit_tokens or 0, lookup.server.chunk_tokens
+        ids = block_slices.to_load(block_table, self._groups, 0, found, 0, chunk)
+        prefix = self._transfer(state, self._ledger.new_id(), 0, found, chunk, ids)
+        self._blends.begin(state, lookup, prefix, end, tuple(blocks[: -(-end // group.block_tokens)]))
 
     # Each step
 
@@ -146,7 +166,7 @@ class SchedulerSide:
         stores = tuple(self._planned_stores(step, server)) if server and self._stores else ()
         loads, self._planned_loads = tuple(self._planned_loads), []
         finishing, self._finishing = tuple(self._finishing), []
-        return StepPlan(loads, stores, fence, finishing)
+        return StepPlan(loads, stores, fence, finishing, *self._blends.plan(), idle=not step.scheduled)
 
     def _fence(self, step: StepFacts) -> frozenset[int]:
         """Stores whose blocks others may write in this step. They are over when it begins, by the workers' promise, and
@@ -169,7 +189,9 @@ class SchedulerSide:
         loads = (ids for load in self._planned_loads for ids in load.block_ids)
         tables = (table for request, table in self._allocated.items() if request not in step.scheduled)
         others = (ids for table in tables for ids in table)  # beside another connector, which loads into them
-        return frozenset(chain(block_slices.written(step.new_blocks, self._groups), *loads, *others)) - {NULL_BLOCK}
+        blends = self._blends.planned_blocks()
+        written = block_slices.written(step.new_blocks, self._groups)
+        return frozenset(chain(written, blends, *loads, *others)) - {NULL_BLOCK}
 
     def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
         for request_id, (computed, count) in step.scheduled.items():
@@ -180,6 +202,8 @@ class SchedulerSide:
             chunk = server.chunk_tokens
             if computed + 1 < state.stored:  # a load failed: what it was for may be gone from the server
                 state.stored = computed // chunk * chunk
+            if state.tainted_from is not None and computed <= state.tainted_from:  # vLLM computes those tokens itself
+                state.tainted_from = None
             # vLLM counts tokens ahead of what it has seen; the ones that it knows are written when the step ends.
             end = self._stored_now(state, computed + count, chunk)
             if state.stored >= end:
@@ -196,6 +220,8 @@ class SchedulerSide:
         """The end of whole chunks among the tokens of which `written` are there; that of the prompt's tail once all of it
         is, and as long as its chunk is not whole."""
         most = self._stored_at_most(state.facts)
+        if state.tainted_from is not None:
+            return min(written, most, state.tainted_from) // chunk * chunk
         whole = min(written, most) // chunk * chunk
         if not self._tail_blocks:
             return whole
@@ -221,9 +247,15 @@ class SchedulerSide:
 
     def on_worker_results(self, report: WorkerReport | None, finished_recving: Iterable[str]) -> None:
         """`finished_recving`: requests whose loads all workers are done with."""
+        if report is not None:
+            self._blends.note(report)
         for request_id in finished_recving:
-            if state := self._states.get(request_id):
+            state = self._states.get(request_id)
+            self._blends.received(request_id, state)
+            if state is not None:
                 state.loading = False
+                if state.lookup and state.lookup.segments:  # that no worker came for
+                    self._lookups.release_all(state.lookup)
             if request_id in self._ending:
                 self._ending.discard(request_id)
                 self._port.end(request_id)
@@ -269,12 +301,19 @@ class SchedulerSide:
         self._given.finish(request_id, set(state.stores))
         return state.stored
 
+    def blend_answer(self, request_id: str) -> dict[str, Any] | None:
+        """What the request is answered of its blend. Comes before `on_finished`."""
+        state = self._states.get(request_id)
+        return None if state is None else self._blends.answer(state)
+
     def on_finished(self, request_id: str) -> bool:
         """Whether vLLM has to keep the request's blocks because stores read them; workers tell it when they are over."""
         self._lookups.not_early(request_id)
         state = self._states.pop(request_id, None)
         if state is None:
             return False
+        self._blends.count(state)
+        self._blends.cancel(request_id)
         if state.loading:
             self._ending.add(request_id)  # what is held for it is being read
         elif state.known_to_server:

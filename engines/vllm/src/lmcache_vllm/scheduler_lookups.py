@@ -11,6 +11,7 @@ import msgspec
 
 from lmcache_client import EngineKey, LMCacheError, encode_tokens
 from lmcache_kv_identity import with_variant
+from lmcache_vllm.blend_requests import BlendRequests
 from lmcache_vllm.lookup import Lookup
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.request_state import RequestState
@@ -37,10 +38,13 @@ class SchedulerLookups:
         counters: Counters,
         clock: Callable[[], float],
         patience_seconds: float,
+        blends: BlendRequests,
         tail_blocks: int = 0,
     ) -> None:
-        """`tail_blocks`: tokens of a block, where the blocks behind the last whole chunk are looked up, too."""
+        """`blends` says which requests ask for more than their prefix. `tail_blocks`: tokens of a block, where the blocks
+        behind the last whole chunk are looked up, too."""
         self._placement = placement
+        self._blends = blends
         self._tail_blocks = tail_blocks
         self._port = port
         self._counters = counters
@@ -108,8 +112,12 @@ class SchedulerLookups:
     def forget(self, state: RequestState) -> None:
         """Release what was found for it, or will be. A later question for it is a new lookup."""
         if state.lookup is not None:
-            self._port.end(state.facts.request_id)
+            self.release_all(state.lookup)
             state.lookup = None
+
+    def release_all(self, lookup: Lookup) -> None:
+        """Release what it has found, segments as well, and what no worker came for."""
+        self._port.end(lookup.key.request_id)
 
     def free(self, lookup: Lookup, start: int, end: int) -> None:
         """Release the chunks of `[start, end)`, and the tail if it ends there."""
@@ -118,8 +126,11 @@ class SchedulerLookups:
             self._port.free(msgspec.structs.replace(lookup.key, token_ids=_NO_TOKENS, start=start, end=end))
 
     def _send(self, state: RequestState, server: Server | None) -> Lookup | None:
+        if state.lookup is not None and state.lookup.asks_segments:
+            self.release_all(state.lookup)
         state.lookup = None
         facts = state.facts
+        asks_segments = self._blends.wants(state)
         if server is None or not self._placement.model_name or not _looks_up(state):
             return None
         state.use_server(server)
@@ -128,12 +139,17 @@ class SchedulerLookups:
             return None
         key = self._key(state, end, end + -end % server.chunk_tokens)
         handoff = facts.handoff
-        question = self._port.look_up(key, None if handoff is None or handoff.gives or state.handoff_over else handoff)
+        if asks_segments:
+            question = self._port.look_up_blend(key)
+        else:
+            question = self._port.look_up(
+                key, None if handoff is None or handoff.gives or state.handoff_over else handoff
+            )
         if question is None:
             return None
         self._counters.add("lookups")
         self._counters.add("lookup_tokens", end)
-        state.lookup = Lookup(key, end, server, question, self._clock)
+        state.lookup = Lookup(key, end, server, question, self._clock, asks_segments)
         return state.lookup
 
     def _end(self, state: RequestState, server: Server, tokens: int) -> int:

@@ -22,6 +22,7 @@ from lmcache_client import (
     ServerChange,
     ServerHello,
 )
+from lmcache_client.blend import BLEND_LOOKUP
 from lmcache_client.handoff import HANDOFF_ENGINE, HANDOFF_WAIT
 from lmcache_vllm.handoff_wait import HandoffWaits
 from lmcache_vllm.server_port import AwaitedHandoff, Question, Server
@@ -51,6 +52,7 @@ class ServerLink:
             raise ValueError(f"lmcache.url: {error}") from None
         self._waits = HandoffWaits(self._channel, self._ask, settings.handoff_progress_seconds)
         self._hands_over = False
+        self._blends = False
         self._engine = (settings.engine_url, settings.pd_role) if settings.engine_url else None
         self._heartbeat = Heartbeat(self._channel, self._on_change, interval_seconds=settings.heartbeat_seconds)
         first = self._channel.submit(HELLO, ClientHello(_CLIENT), timeout_seconds=_FIRST_HELLO_SECONDS)
@@ -64,6 +66,10 @@ class ServerLink:
     @property
     def losses(self) -> int:
         return self._losses
+
+    @property
+    def blends(self) -> bool:
+        return self._blends and self._server is not None
 
     def look_up(self, key: EngineKey, handoff: AwaitedHandoff | None = None) -> Question | None:
         self._waits.forget(key.request_id)
@@ -80,6 +86,18 @@ class ServerLink:
             WAIT_PREFETCH_STATUS, key.request_id, _LOOKUP_WAIT_SECONDS, timeout_seconds=seconds
         )
         return Question(accepted, chunks)
+
+    def look_up_blend(self, key: EngineKey) -> Question | None:
+        self._waits.forget(key.request_id)
+        seconds = _LOOKUP_WAIT_SECONDS + self._channel.timeout_seconds
+        try:
+            answer = self._channel.submit(BLEND_LOOKUP, key, _LOOKUP_WAIT_SECONDS, timeout_seconds=seconds)
+        except LMCacheError as error:
+            logger.warning("lookup was not sent request=%s error=%s", key.request_id, error)
+            return None
+        accepted: Future[None] = Future()  # it is answered once, when all is known
+        accepted.set_result(None)
+        return Question(accepted, answer)
 
     def free(self, key: EngineKey) -> None:
         self._send(FREE_LOOKUP_LOCKS, key, 1)
@@ -137,6 +155,7 @@ class ServerLink:
         if hello is None or hello.chunk_tokens <= 0:
             return
         self._hands_over = HANDOFF_WAIT.name in hello.operations
+        self._blends = BLEND_LOOKUP.name in hello.operations
         self._waits.own_server = hello.instance_id
         self._server = Server(hello.boot_id, hello.chunk_tokens, hello.instance_id)
         if self._engine is not None and HANDOFF_ENGINE.name in hello.operations:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from lmcache_client import EngineKey, Operation
+from lmcache_client.blend import BlendAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Question(NamedTuple):
 
     accepted: Future[None]
     """Done when the server has taken it, and looks in its backends for what its memory does not have."""
-    chunks: Future[int | None]
-    """What it found; None if it still looks after a long time."""
+    chunks: Future[int | None] | Future[BlendAnswer]
+    """What it found: chunks of the prefix, None if it still looks after a long time. Of `look_up_blend`, the answer."""
     handoff_over: Future[None] | None = None
     """Done when the hand-off was waited for, and the server is asked; None where there is nothing to wait for."""
 
@@ -56,9 +57,16 @@ class ServerPort(Protocol):
     def losses(self) -> int:
         """How often it was lost."""
 
+    @property
+    def blends(self) -> bool:
+        """Whether a server is there that can be asked for more than a prefix."""
+
     def look_up(self, key: EngineKey, handoff: AwaitedHandoff | None = None) -> Question | None:
         """Ask for the longest prefix of the key's range, and hold it, as soon as the hand-off is over. The futures get an
         LMCacheError where no answer can be expected any more. None: the server cannot be asked."""
+
+    def look_up_blend(self, key: EngineKey) -> Question | None:
+        """As `look_up`, for the prefix and the segments behind it. `free` releases the prefix alone, `end` all."""
 
     def free(self, key: EngineKey) -> None:
         """Release the chunks of the key's range that its lookup holds."""

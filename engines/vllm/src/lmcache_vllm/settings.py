@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 PREFIX: Final = "lmcache."
 DEFAULT_URL: Final = "tcp://127.0.0.1:5555"
+BLEND_MODES: Final = ("off", "requests", "all")
+LAYERS_MAX: Final = 16
+"""Check layers of a blend."""
 _URL_CHARS_MAX: Final = 256
 _STOCK_KEYS: Final = {"lmcache.mp.host": "lmcache.host", "lmcache.mp.port": "lmcache.port"}
 
@@ -42,6 +46,20 @@ class Settings:
     """How long a request waits for a hand-off of which nothing new is stored."""
     share_with_stock: bool = False
     """Use the stock connector's model name, which does not say what the bytes mean."""
+    blend: str = "off"
+    """Whose prompts reuse chunks that are not a prefix, approximately: `off`, `requests` (those that ask), or `all`."""
+    blend_selector: str = "cacheblend"
+    """What chooses the tokens of reused chunks that are computed again."""
+    blend_recompute_ratios: tuple[float, ...] = (0.15,)
+    """The share of those tokens: one for all, or one for each check layer."""
+    blend_check_layers: tuple[int, ...] = (1,)
+    """Layers at which deviations are measured, ascending."""
+    blend_thresholds: tuple[float, ...] = ()
+    """Deviations above which tokens are computed whatever the share is: none, one for all, or one for each check layer."""
+    blend_min_tokens: int = 256
+    """Prompts with fewer tokens in reused chunks take their prefix only."""
+    blend_step_tokens: int = 2048
+    """At most so many tokens of blends are computed in one step."""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -67,7 +85,21 @@ class Settings:
             given["save_tail"] = True
         elif "engine_url" in given:
             raise ValueError("'lmcache.engine_url' has no effect without 'lmcache.pd_role': give both of them or none")
-        return cls(**given)
+        settings = cls(**given)
+        settings._check_lengths()
+        return settings
+
+    def _check_lengths(self) -> None:
+        layers = len(self.blend_check_layers)
+        for name, values, least in (
+            ("blend_recompute_ratios", self.blend_recompute_ratios, 1),
+            ("blend_thresholds", self.blend_thresholds, 0),
+        ):
+            if len(values) not in (least, 1, layers):
+                raise ValueError(
+                    f"'{PREFIX}{name}' has {len(values)} values; it has one for all check layers, or one for each of the "
+                    f"{layers} in '{PREFIX}blend_check_layers'"
+                )
 
 
 def _joined(host: str, port: int) -> str:
@@ -128,6 +160,47 @@ def _pd_role(key: str, value: Any) -> str:
     return _PD_ROLES[value]
 
 
+def _blend(key: str, value: Any) -> str:
+    if value not in BLEND_MODES:
+        raise ValueError(f"'{key}' is {value!r}; it is one of {', '.join(BLEND_MODES)}")
+    return str(value)
+
+
+def recompute_ratios(key: str, value: Any) -> tuple[float, ...]:
+    """Raises ValueError unless it is a share, or a list of at most `LAYERS_MAX` shares that do not grow."""
+    found = _numbers(key, value if isinstance(value, list | tuple) else [value], "[0.15]")
+    if not found or max(found) > 1 or list(found) != sorted(found, reverse=True):
+        raise ValueError(f"'{key}' is {value!r}; it is a list of shares from 0 to 1, none above the one before it")
+    return found
+
+
+def _thresholds(key: str, value: Any) -> tuple[float, ...]:
+    return _numbers(key, value, "[0.5]")
+
+
+def _check_layers(key: str, value: Any) -> tuple[int, ...]:
+    found = _numbers(key, value, "[1]")
+    layers = tuple(int(layer) for layer in found)
+    if not layers or layers != found or list(layers) != sorted(set(layers)):
+        raise ValueError(f"'{key}' is {value!r}; it is a list of ascending numbers of layers, from 0, like [1]")
+    return layers
+
+
+def _numbers(key: str, value: Any, like: str) -> tuple[float, ...]:
+    are_numbers = isinstance(value, list | tuple) and all(
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < inf for number in value
+    )
+    if not are_numbers or len(value) > LAYERS_MAX:
+        raise ValueError(f"'{key}' is {value!r}; it is a list of at most {LAYERS_MAX} numbers from 0, like {like}")
+    return tuple(float(number) for number in value)
+
+
+def _above_zero(key: str, value: Any) -> int:
+    if not _count(key, value):
+        raise ValueError(f"'{key}' is 0; it is a whole number from 1")
+    return int(value)
+
+
 _PD_ROLES: Final = {
     "none": "none",
     "producer": "producer",
@@ -150,6 +223,13 @@ _READERS: Final = {
     "engine_url": _http_url,
     "handoff_progress_seconds": _seconds,
     "share_with_stock": _flag,
+    "blend": _blend,
+    "blend_selector": _text,
+    "blend_recompute_ratios": recompute_ratios,
+    "blend_check_layers": _check_layers,
+    "blend_thresholds": _thresholds,
+    "blend_min_tokens": _count,
+    "blend_step_tokens": _above_zero,
 }
 
 

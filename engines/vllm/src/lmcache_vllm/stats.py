@@ -22,6 +22,13 @@ COUNTERS: Final[Mapping[str, str]] = {
     "load_seconds": "Time that workers spent on loads, added up",
     "loads": "Loads that were done",
     "failed_loads": "Loads that failed, so that their tokens are computed",
+    "blend_requests": "Finished requests that were blended",
+    "blend_skipped_requests": "Finished requests that were to be blended, and were not",
+    "blend_reused_tokens": "Tokens of blends that were used as they were loaded, approximate ones among them",
+    "blend_recomputed_tokens": "Tokens of blends that were loaded and computed again",
+    "blend_gap_tokens": "Tokens of blends that were computed because nothing was loaded for them",
+    "blend_failures": "Blends that failed, so that their tokens are computed",
+    "blend_seconds": "Time from the order to load for a blend to its end, added up",
 }
 """Every name and its meaning."""
 
