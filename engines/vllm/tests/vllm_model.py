@@ -8,6 +8,7 @@ named as finished as often as vLLM expects it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.vllm_blocks import BlockPool
@@ -17,6 +18,12 @@ from lmcache_vllm.metadata import StepPlan
 from lmcache_vllm.placement import CacheGroup
 from lmcache_vllm.request_facts import RequestFacts, StepFacts
 from lmcache_vllm.scheduler import SchedulerSide
+
+
+class Worker(Protocol):
+    """All of its ranks."""
+
+    def run(self, step: Step, chooses: Callable[[str, int], bool]) -> StepResults: ...
 
 
 class VllmModel:
@@ -47,7 +54,8 @@ class VllmModel:
         self.unreceived: set[str] = set()  # aborted while loading
         self.steps: list[Step] = []
         self._blocks = BlockPool(groups, blocks, shares_prefixes=shares_prefixes, reuses_at_once=reuses_at_once)
-        self.worker = WorkerModel(server, groups, blocks, self.known, self._blocks.users)
+        self.users = self._blocks.users
+        self.worker: Worker = WorkerModel(server, groups, blocks, self.known, self.users)
 
     # Requests
 
@@ -143,9 +151,13 @@ class VllmModel:
         chunk = self.server.chunk_tokens
         for request in self.running:
             assert not self.server.holds.get(request.id), f"{request.id} runs, and chunks are held for it"
+            assert not self.server.segments.get(request.id), f"{request.id} runs, and segments are held for it"
         for load in plan.loads:
             held = self.server.holds.get(load.request_id)  # None: the server went in the meantime
             assert held in (None, set(range(load.start // chunk, load.end // chunk))), f"{load.request_id} holds {held}"
+        for blend in plan.blend_loads:
+            held = self.server.holds.get(blend.request_id)
+            assert held in (None, set(range(blend.prefix.end // chunk))), f"{blend.request_id} holds {held}"
 
     def _computable(self, request: Request) -> int:
         """With steps ahead, one token for each that was not processed is not known yet, and scheduled all the same."""

@@ -12,7 +12,7 @@ from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.vllm_steps import Request, Step, Write, kv_of
 from lmcache_client.engine_key import PADDING
 from lmcache_kv_layout import NO_BLOCK
-from lmcache_vllm.metadata import Transfer, WorkerReport
+from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
 from lmcache_vllm.placement import CacheGroup
 
 EMPTY = "never written"
@@ -51,6 +51,7 @@ class WorkerModel:
         """`chooses` says which transfers end in it, and which loads fail."""
         for store in [store for store in self._stores if store.id in step.plan.fence]:
             self._store(store)
+        self._blend(step.plan, chooses)
         for write in step.writes:
             self._forward(write)
         self._loads += step.plan.loads
@@ -63,6 +64,9 @@ class WorkerModel:
             if chooses("load", load.id):
                 self._load(load, fails=chooses("fail", load.id))
         return self._results()
+
+    def _blend(self, plan: StepPlan, chooses: Callable[[str, int], bool]) -> None:
+        """Passes of blends, and ends of them. Nothing is blended here."""
 
     def _results(self) -> StepResults:
         received, self._received = self._received, {}
