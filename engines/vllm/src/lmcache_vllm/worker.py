@@ -6,11 +6,22 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lmcache_kv_layout import LayoutError
+from lmcache_vllm.blend_load import load_blend
 from lmcache_vllm.kv_caches import KVCaches, WithOrder
-from lmcache_vllm.metadata import StepPlan, Transfer, TransferResults, WorkerReport
+from lmcache_vllm.metadata import (
+    BlendCancel,
+    BlendLoad,
+    BlendLoaded,
+    BlendResult,
+    BlendStep,
+    StepPlan,
+    Transfer,
+    TransferResults,
+    WorkerReport,
+)
 from lmcache_vllm.model_identity import EngineIdentity
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.settings import Settings
@@ -22,6 +33,9 @@ from lmcache_vllm.transfer_store import store
 from lmcache_vllm.transfer_task import Outcome, TransferTask
 from lmcache_vllm.worker_board import TransferBoard
 from lmcache_vllm.worker_threads import TransferThread
+
+if TYPE_CHECKING:  # they need torch
+    from lmcache_vllm.blending import Blending
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +51,12 @@ COPY_SECONDS: Final = 1.0
 """How long it waits for them while they copy: that costs less than to compute what they store once more."""
 DRAIN_SECONDS: Final = 2.0
 """How long the end of the engine waits for stores. vLLM kills a worker that takes more than five seconds."""
+IDLE_SECONDS: Final = 0.005
+"""How long a step that computes nothing waits for a load that is under way. vLLM would take the next step at once, and the
+interpreter from the thread that loads."""
+NO_RUNNER: Final = (
+    "the worker did not give its model to the connector: start vLLM with --worker-cls lmcache_vllm.BlendWorker"
+)
 JOIN_SECONDS: Final = 0.5
 """And then for an answer of the server to what is under way."""
 
@@ -44,6 +64,11 @@ JOIN_SECONDS: Final = 0.5
 class _Link(NamedTuple):
     session: ServerSession
     copier: Copier
+
+
+class _Blend(NamedTuple):
+    order: BlendLoad
+    task: TransferTask
 
 
 class WorkerSide:
@@ -74,6 +99,10 @@ class WorkerSide:
         self._loading = TransferThread("lmcache-load")
         self._storing = TransferThread("lmcache-store")
         self._link: _Link | None = None
+        self._caches: KVCaches | None = None
+        self._blending: Blending | None = None
+        self._blends: dict[int, _Blend] = {}
+        self._blend_refused = "" if settings.blend == "off" else NO_RUNNER
         self._failed_blocks: set[int] = set()
         self._step_began = time.monotonic()
         self._step_seconds = 0.0
@@ -99,7 +128,27 @@ class WorkerSide:
             on_lost=self._board.count_loss,
         )
         self._link = _Link(session, copier)
+        self._caches = caches
         session.start(START_SECONDS)
+
+    def bind_model_runner(self, runner: Any) -> None:
+        """vLLM's, whose model blends run. All ranks call it at once, and before the first step; the model is tried."""
+        if self._settings.blend == "off":
+            return
+        try:
+            from lmcache_vllm.blend_gate import open_blending  # needs vLLM, torch, and the extra `blend`
+        except ImportError as error:
+            self._refuse_blends(f"{error}; install lmcache-vllm[blend]")
+            return
+        opened = open_blending(runner, self._caches, self._settings)
+        if isinstance(opened, str):
+            self._refuse_blends(opened)
+        else:
+            self._blending, self._blend_refused = opened, ""
+
+    def _refuse_blends(self, reason: str) -> None:
+        logger.error("blending is off: %s", reason)
+        self._blend_refused = reason
 
     # Each step, in this order
 
@@ -108,6 +157,8 @@ class WorkerSide:
         late = [task for task in self._board.stores() if task.transfer.id in plan.fence] if plan.fence else []
         for task in self._still_reading(late):
             task.cancel()
+        for cancel in plan.blend_cancels:
+            self._cancel_blend(cancel)
         self._step_began = time.monotonic()
 
     def start_loads(self, plan: StepPlan) -> None:
@@ -117,6 +168,17 @@ class WorkerSide:
             self._board.begin_load(task)
             if not self._usable or not self._loading.submit(self._load_of(task)):
                 self._load_ended(task, Outcome(failure="no_server", failed_chunks=range(task.chunks)), 0.0)
+        for order in plan.blend_loads:
+            self._begin_blend(order)
+        if plan.blends:
+            self._go_on_blending(plan.blends)
+        elif plan.idle:
+            self._board.wait_for_a_load(IDLE_SECONDS)
+
+    def before_layer(self, name: str) -> None:
+        """K and V of this layer are written, its attention is next. Raises an exception of blend_pass.py where a pass ends."""
+        if self._blending is not None:
+            self._blending.before_layer(name)
 
     def start_stores(self, plan: StepPlan) -> None:
         """After the forward pass: the blocks of these stores hold what is to be stored."""
@@ -144,7 +206,7 @@ class WorkerSide:
         return blocks
 
     def report(self) -> WorkerReport | None:
-        return self._board.take_report(self._placement.model_name)
+        return self._board.take_report(self._placement.model_name, self._blend_refused)
 
     def take_counts(self) -> dict[str, float]:
         return self._board.take_counts()
@@ -177,6 +239,39 @@ class WorkerSide:
                 break
         return late
 
+    # Blends
+
+    def _begin_blend(self, order: BlendLoad) -> None:
+        task = TransferTask(order.prefix, self._mark())
+        self._blends[order.id] = _Blend(order, task)
+        self._board.begin_load(task)
+        if self._blending is None or not self._usable or not self._loading.submit(self._blend_load_of(order, task)):
+            self._board.blend_loaded(order, BlendLoaded(1, False, (False,) * len(order.segments)))
+
+    def _go_on_blending(self, steps: Sequence[BlendStep]) -> None:
+        """A step names what it was not yet told is over; that is left out."""
+        if self._blending is None:
+            return
+        named = [(self._blends[step.id].order, step) for step in steps if step.id in self._blends]
+        results = self._blending.step(named)
+        for order, step in named:
+            if (result := results.get(step.id)) is not None:
+                self._end_blend(order, result, step.start if result.failed else order.end)
+
+    def _cancel_blend(self, cancel: BlendCancel) -> None:
+        if (blend := self._blends.get(cancel.id)) is not None:
+            blend.task.cancel()
+            if self._blending is not None:
+                self._blending.forget(cancel.id)
+            self._end_blend(blend.order, None, cancel.start)
+
+    def _end_blend(self, order: BlendLoad, result: BlendResult | None, failed_from: int) -> None:
+        """Tokens from `failed_from` on do not have the right KV."""
+        del self._blends[order.id]
+        failed = range(failed_from, order.end)
+        first = failed_from // self._groups[0].block_tokens
+        self._board.blend_over(order, result, order.block_ids[first:] if failed else ())
+
     def _mark(self) -> Callable[[], None] | None:
         return self._link.copier.mark() if self._link is not None else None
 
@@ -196,6 +291,22 @@ class WorkerSide:
                 logger.exception("a load failed request=%s", task.transfer.request_id)
                 outcome = Outcome(failure="error", failed_chunks=range(task.chunks))
             self._load_ended(task, outcome, time.monotonic() - started)
+
+        return run
+
+    def _blend_load_of(self, order: BlendLoad, task: TransferTask) -> Callable[[], None]:
+        def run() -> None:
+            blending, started = self._blending, time.monotonic()
+            assert blending is not None
+            loaded, outcome = BlendLoaded(1, False, (False,) * len(order.segments)), self._too_late(task)
+            if outcome is None:
+                try:
+                    loaded, outcome = load_blend(task, order, self._session, self._placement, blending.pages)
+                except Exception:  # the request waits for its load: it must get an answer, and the thread must live
+                    logger.exception("the load of a blend failed request=%s", order.request_id)
+                    outcome = Outcome(failure="error")
+            self._board.count("load", outcome, time.monotonic() - started)
+            self._board.blend_loaded(order, loaded)
 
         return run
 

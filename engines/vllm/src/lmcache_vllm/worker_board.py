@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from lmcache_vllm.metadata import Transfer, TransferResults, WorkerReport
+from lmcache_vllm.metadata import BlendLoad, BlendLoaded, BlendResult, Transfer, TransferResults, WorkerReport
 from lmcache_vllm.stats import Counters
 from lmcache_vllm.transfer_task import Outcome, TransferTask
 
@@ -29,6 +29,8 @@ class TransferBoard:
         self._loaded: set[str] = set()
         self._load_failed: set[str] = set()
         self._failed_blocks: set[int] = set()
+        self._blend_loaded: dict[int, BlendLoaded] = {}
+        self._blend_results: dict[int, BlendResult] = {}
         self._counters = Counters()
         self._reported = False
 
@@ -87,6 +89,7 @@ class TransferBoard:
         whole has failed."""
         with self._changed:
             del self._loads[transfer.id]
+            self._changed.notify_all()
             self._over[transfer.id] += 1
             self._loaded.add(transfer.request_id)
             if failed_blocks:
@@ -96,10 +99,33 @@ class TransferBoard:
             elif failed_blocks:
                 self._load_failed.add(transfer.request_id)
 
+    def wait_for_a_load(self, seconds: float) -> None:
+        """Until a load is over, if there is one."""
+        with self._changed:
+            before = len(self._loads)
+            self._changed.wait_for(lambda: len(self._loads) < before or not before, seconds)
+
     def loads(self) -> list[TransferTask]:
-        """Loads that are not over."""
+        """Loads that are not over, those of blends included."""
         with self._changed:
             return list(self._loads.values())
+
+    # Blends
+
+    def blend_loaded(self, order: BlendLoad, loaded: BlendLoaded) -> None:
+        """Its blocks are not written any more until its passes begin."""
+        with self._changed:
+            self._loads.pop(order.id, None)
+            self._blend_loaded[order.id] = loaded
+            self._changed.notify_all()
+
+    def blend_over(self, order: BlendLoad, result: BlendResult | None, failed_blocks: Iterable[int]) -> None:
+        """Nothing writes its blocks any more; `failed_blocks` do not hold what they should. No result: it was called off."""
+        with self._changed:
+            self._loaded.add(order.request_id)
+            self._failed_blocks.update(failed_blocks)
+            if result is not None:
+                self._blend_results[order.id] = result
 
     # What is reported to vLLM
 
@@ -114,14 +140,23 @@ class TransferBoard:
             self._loaded, self._load_failed, self._failed_blocks = set(), set(), set()
             return results, blocks
 
-    def take_report(self, model_name: str) -> WorkerReport | None:
-        """`model_name`: of this worker. The first report is there at once: the scheduler waits for the name."""
+    def take_report(self, model_name: str, blend_refused: str = "") -> WorkerReport | None:
+        """`model_name`: of this worker. The first report is there at once: the scheduler waits for the name.
+        `blend_refused`: why it does not blend, if it was asked to."""
         with self._changed:
-            if not self._over and self._reported:
+            if self._reported and not (self._over or self._blend_loaded or self._blend_results):
                 return None
             self._reported = True
-            report = WorkerReport(dict(self._over), frozenset(self._failed_loads), frozenset({model_name}))
+            report = WorkerReport(
+                dict(self._over),
+                frozenset(self._failed_loads),
+                frozenset({model_name}),
+                self._blend_loaded,
+                self._blend_results,
+                frozenset(filter(None, [blend_refused])),
+            )
             self._over, self._failed_loads = Counter(), set()
+            self._blend_loaded, self._blend_results = {}, {}
             return report
 
     # Counts

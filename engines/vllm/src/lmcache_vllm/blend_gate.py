@@ -1,0 +1,174 @@
+"""Whether KV of this model can be moved: tried when the engine starts, with the real weights.
+
+The same tokens are computed at position 0 and at others. K of position 0, turned as a load would turn it, and V must be
+what the model computes there. This sees learned positions, a wrong rotation, and pages that were misunderstood.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from lmcache_kv_layout import LayoutError, Rotary
+from lmcache_vllm.blend_pages import BlendPages
+from lmcache_vllm.blending import Blending, OneRank, Ranks
+from lmcache_vllm.kv_caches import KVCaches
+from lmcache_vllm.settings import Settings
+from lmcache_vllm.transfer_copiers import copier_for
+from lmcache_vllm.transfer_pages import ChunkPages
+
+if TYPE_CHECKING:
+    from lmcache_vllm.blend_pass import ModelPass
+
+logger = logging.getLogger(__name__)
+
+TOKENS: Final = 64
+SHIFTS: Final = (1, 37)
+"""Positions that they are computed at, beside 0 and one far out."""
+LIMIT: Final = 1e-3
+"""Largest difference in float32, relative to the largest value of a layer."""
+HALF_LIMIT: Final = 3e-2
+"""In types of 16 bits, for the first layer: cosines and sines are rounded, too."""
+HALF_LAYERS: Final = 8
+"""Rounding adds up from layer to layer as a random walk: after as many, the limit is higher by the root of two."""
+
+
+def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> Blending | str:
+    """What blends with this model runner, or why KV of its model cannot be moved. All ranks call it at once, and get as much.
+
+    Runs the model. The last blocks of the KV cache are overwritten: no request may run.
+    """
+    from lmcache_vllm.blend_pass import (  # vLLM itself, which all else here is tried without
+        ModelPass,
+        TensorParallelRanks,
+    )
+
+    ranks: Ranks = TensorParallelRanks() if runner.parallel_config.tensor_parallel_size > 1 else OneRank()
+    passes = ModelPass(runner)
+    reason = ""
+    try:
+        if caches is None:
+            raise LayoutError("its pages are not understood")
+        layers = runner.vllm_config.compilation_config.static_forward_context
+        pages = BlendPages(caches, layers, rotaries(runner.get_model(), layers))
+        scratch = _Scratch(pages, caches)
+        _check_backends(runner)
+    except (LayoutError, ValueError) as error:
+        reason = str(error)
+    if not ranks.agree(not reason):
+        return reason or "another worker cannot"
+    try:
+        reason = _wrong(passes, pages, scratch, runner.model_config)
+    except Exception as error:
+        logger.exception("the model could not be called for chosen tokens")
+        reason = f"the model cannot be called for chosen tokens: {error}"
+    if not ranks.agree(not reason):
+        return reason or "another worker cannot"
+    rows_max = runner.scheduler_config.max_num_seqs
+    return Blending(passes, pages, ranks, settings, rows_max=rows_max)
+
+
+def _check_backends(runner: Any) -> None:
+    for groups in runner.attn_groups:
+        for group in groups:
+            if getattr(group.backend, "forward_includes_kv_cache_update", False):
+                raise ValueError(
+                    f"the attention backend {group.backend.get_name()} writes K and V while it attends, and tokens of one pass "
+                    "would not see each other"
+                )
+
+
+def rotaries(model: nn.Module, layers: Mapping[str, Any]) -> dict[str, Rotary | None]:
+    """By the name of each attention layer what turns its K, as the module that the layer is in has it; None where it has
+    nothing. Raises LayoutError for what is not one rotation."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    made: dict[int, Rotary] = {}
+    found: dict[str, Rotary | None] = {}
+    for name, layer in layers.items():
+        if id(layer) not in paths:
+            continue
+        modules = _rotary_modules(model, paths[id(layer)])
+        if len(modules) > 1:
+            raise LayoutError(
+                f"layer '{name}' has {len(modules)} rotary embeddings; which one K is turned by is not known"
+            )
+        for module in modules:
+            if id(module) not in made:
+                table = module.cos_sin_cache.float().cpu().numpy()
+                made[id(module)] = Rotary(table, "neox" if module.is_neox_style else "gptj")
+        found[name] = made[id(modules[0])] if modules else None
+    return found
+
+
+def _rotary_modules(model: nn.Module, path: str) -> list[Any]:
+    """In the smallest module around this one that has any, up to its layer of the model: those above are of all layers."""
+    names = path.split(".")
+    while names and not names[-1].isdecimal():
+        names.pop()
+        around = model.get_submodule(".".join(names))
+        modules = [module for module in around.modules() if hasattr(module, "cos_sin_cache")]
+        if modules:
+            return modules
+    return []
+
+
+class _Scratch:
+    """Blocks at the end of the KV cache: for what is computed at 0, what is computed elsewhere, and what is moved there."""
+
+    def __init__(self, pages: BlendPages, caches: KVCaches) -> None:
+        per_place = -(-TOKENS // pages.block_tokens)
+        blocks = min(group.paged.blocks for group in caches.groups)
+        if blocks <= 3 * per_place:
+            raise ValueError(f"the KV cache has {blocks} blocks; {3 * per_place + 1} are needed to try the model")
+        first = blocks - 3 * per_place
+        self.first, self.computed, self.moved = (
+            tuple(range(start, start + per_place)) for start in range(first, blocks, per_place)
+        )
+        self.chunk = ChunkPages(caches, per_place * pages.block_tokens, copier_for(caches))
+        self.buffer = np.zeros(self.chunk.payload_bytes, np.uint8)
+        self._tables = [self.first] * (max(group.table for group in caches.groups) + 1)
+
+    def gather(self) -> None:
+        """What was computed at 0 becomes a chunk."""
+        self.chunk.gather(self._tables, [0], [self.buffer.ctypes.data])
+
+
+def _wrong(passes: ModelPass, pages: BlendPages, scratch: _Scratch, model_config: Any) -> str:
+    """What is wrong with moved KV, in words; empty: nothing."""
+    generator = random.Random(0)
+    tokens = [generator.randrange(model_config.get_vocab_size()) for _ in range(TOKENS)]
+    runs = (range(TOKENS),)
+    far = min(model_config.max_model_len, pages.positions or model_config.max_model_len) - TOKENS - 1
+    passes.run(passes.batch(runs, tokens, scratch.first, pages.block_tokens))
+    scratch.gather()
+    worst = 0.0
+    for shift in sorted({shift for shift in (*SHIFTS, far) if 0 < shift <= far}):
+        passes.run(passes.batch(runs, tokens, scratch.computed, pages.block_tokens, shift))
+        pages.write(scratch.buffer.ctypes.data, scratch.chunk.chunk_tokens, range(TOKENS), scratch.moved, 0, shift)
+        for what, name, error, limit in _errors(pages, scratch):
+            worst = max(worst, error)
+            if not error <= limit:
+                return (
+                    f"{what} of layer '{name}', computed at position 0 and moved by {shift}, differs from what the model "
+                    f"computes there by {error:.2g} of its largest value; {limit:.2g} is the limit"
+                )
+    logger.info("KV of this model can be moved: the largest difference is %.2g of a layer's largest value", worst)
+    return ""
+
+
+def _errors(pages: BlendPages, scratch: _Scratch) -> Iterator[tuple[str, str, float, float]]:
+    """For each layer and K and V: how far what was moved is from what was computed, and how far it may be."""
+    positions = torch.arange(TOKENS)
+    for place, name in enumerate(pages.layer_names):
+        limit = LIMIT if pages.item_bytes == 4 else HALF_LIMIT * math.sqrt(1 + place / HALF_LAYERS)
+        for what, rows in (("K", pages.keys), ("V", pages.values)):
+            computed, moved = (rows(name, blocks, positions) for blocks in (scratch.computed, scratch.moved))
+            largest = float(computed.abs().max())
+            yield what, name, float((moved - computed).abs().max()) / (largest or 1.0), limit

@@ -1,0 +1,107 @@
+"""From slots of L1 into the pages of the model, chunks that lie elsewhere than in the prompt that they were stored with."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lmcache_client import LMCacheError, NoAnswerError, SlotDescriptor
+from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment
+from lmcache_vllm.metadata import BlendLoad, BlendLoaded
+from lmcache_vllm.placement import Placement
+from lmcache_vllm.transfer_load import load
+from lmcache_vllm.transfer_registration import Registration
+from lmcache_vllm.transfer_session import ServerSession
+from lmcache_vllm.transfer_task import CancelledError, Outcome, TransferTask
+
+if TYPE_CHECKING:  # it needs torch
+    from lmcache_vllm.blend_pages import BlendPages
+
+logger = logging.getLogger(__name__)
+
+
+def load_blend(
+    task: TransferTask, order: BlendLoad, session: ServerSession, placement: Placement, pages: BlendPages
+) -> tuple[BlendLoaded, Outcome]:
+    """Load the prefix and the segments of a blend; what became of them, and of the segments as one transfer. `task` is that of
+    the prefix, and cancels both. Waits for the server; raises nothing because of it."""
+    prefix = not task.chunks or not load(task, session, placement).failure
+    flags, outcome = _load_segments(task, order, session, placement, pages)
+    return BlendLoaded(1, prefix, flags), outcome
+
+
+def _load_segments(
+    task: TransferTask, order: BlendLoad, session: ServerSession, placement: Placement, pages: BlendPages
+) -> tuple[tuple[bool, ...], Outcome]:
+    nothing = (False,) * len(order.segments)
+    with session.use() as registration:
+        if registration is None:
+            return nothing, Outcome(failure="no_server")
+        if registration.pages.chunk_tokens != task.transfer.chunk_tokens:
+            return nothing, Outcome(failure="chunk_size")
+        asked = time.monotonic()
+        channel, key = registration.channel, task.key(placement)
+        try:
+            reply = channel.call(BLEND_PREPARE, key, order.segments, registration.instance_id)
+            try:
+                registration.heard(asked)
+                return _read(task, order, registration, reply.of(len(order.segments)), pages)
+            finally:
+                channel.tell(BLEND_COMMIT, order.request_id, registration.instance_id)
+        except NoAnswerError as error:
+            logger.warning("segments were not answered request=%s reason=%s", order.request_id, error)
+            session.suspect(registration)
+            return nothing, Outcome(failure="no_answer")
+        except (LMCacheError, ValueError) as error:
+            logger.error("segments could not be loaded request=%s reason=%s", order.request_id, error)
+            return nothing, Outcome(failure="refused")
+        except Exception:
+            session.suspect(registration)  # a new registration gives back what this one has leased
+            raise
+
+
+def _read(
+    task: TransferTask,
+    order: BlendLoad,
+    registration: Registration,
+    slots: Sequence[SlotDescriptor | None],
+    pages: BlendPages,
+) -> tuple[tuple[bool, ...], Outcome]:
+    """One segment after the other; those that are not there, and those that fail, are left out."""
+    chunk_tokens = registration.pages.chunk_tokens
+    flags, moved, failure = [], 0, ""
+    for segment, slot in zip(order.segments, slots, strict=True):
+        loaded = False
+        if slot is None:
+            failure = failure or "missing"
+        elif failure != "cancelled":
+            try:
+                (address,) = registration.addresses([slot])
+                tokens = _rows(segment, order.end, chunk_tokens)
+                with task.touching():
+                    moved += pages.write(
+                        address, chunk_tokens, tokens, order.block_ids, segment.start, segment.start - segment.old_start
+                    )
+                loaded = True
+            except CancelledError:
+                failure = "cancelled"
+            except (ValueError, OSError) as error:
+                logger.error("a segment could not be copied request=%s reason=%s", order.request_id, error)
+                failure = "copy"
+        flags.append(loaded)
+    if registration.is_fenced:
+        # The server may have taken this worker for dead, and given the slots to others while they were read.
+        return (False,) * len(flags), Outcome(0, "too_late")
+    return tuple(flags), Outcome(moved, failure)
+
+
+def _rows(segment: BlendSegment, end: int, chunk_tokens: int) -> range:
+    """The rows of its chunk that are to be written: tokens at `end` and behind are not. Raises ValueError for a segment that
+    is not of one chunk."""
+    count = segment.end - segment.start
+    first = segment.old_start % chunk_tokens
+    if not 0 < count == segment.old_end - segment.old_start <= chunk_tokens - first or segment.start >= end:
+        raise ValueError(f"the segment {segment} does not fit a chunk of {chunk_tokens} tokens")
+    return range(first, first + min(count, end - segment.start))

@@ -1,0 +1,138 @@
+"""The model's own forward pass over chosen tokens of one request.
+
+Each run of neighbouring tokens is one row of the attention batch. All rows share the request's block table and end at their
+own position. vLLM writes K and V of all rows before it attends, so that each row sees what is written for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from vllm.distributed import get_tp_group
+from vllm.forward_context import set_forward_context
+from vllm.v1.attention.backend import CommonAttentionMetadata
+
+
+class LayerReachedError(Exception):
+    """A pass was to end before the attention of this layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the model is called with. K and V of `positions` go into the slots of the request's blocks."""
+
+    positions: torch.Tensor
+    """In the order of `inputs`, on the CPU; those that the slots follow from."""
+    inputs: Mapping[str, Any]
+    attention: Mapping[str, Any]
+    slots: Mapping[str, torch.Tensor]
+
+
+class ModelPass:
+    """Calls the model of a vLLM model runner. Everything on the model's thread."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._until: str | None = None
+
+    def batch(
+        self,
+        runs: Sequence[range],
+        token_ids: Sequence[int],
+        block_ids: Sequence[int],
+        block_tokens: int,
+        shift: int = 0,
+    ) -> Batch:
+        """Tokens at these positions, of a request with these blocks. The model is given positions that are `shift` higher than
+        the places of the tokens in the blocks."""
+        # Backends that treat rows of one token apart want them first. Among rows the order has no meaning.
+        rows = sorted(runs, key=len)
+        positions = torch.cat([torch.arange(run.start, run.stop) for run in rows])
+        table = torch.tensor(block_ids, dtype=torch.int32)
+        device = self._runner.device
+        starts = torch.tensor([0, *(len(run) for run in rows)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        ends = torch.tensor([run.stop for run in rows], dtype=torch.int32)
+        slots = (table[positions // block_tokens].to(torch.int64) * block_tokens + positions % block_tokens).to(device)
+        shifted = (positions + shift).to(device)
+        common = CommonAttentionMetadata(
+            query_start_loc=starts.to(device),
+            query_start_loc_cpu=starts,
+            seq_lens=ends.to(device),
+            num_reqs=len(rows),
+            num_actual_tokens=len(positions),
+            max_query_len=len(rows[-1]),
+            max_seq_len=int(ends.max()),
+            block_table_tensor=table.to(device).expand(len(rows), -1).contiguous(),
+            slot_mapping=slots,
+            causal=True,
+            positions=shifted,
+            is_prefilling=torch.ones(len(rows), dtype=torch.bool),
+            seq_lens_cpu_upper_bound=ends,
+        )
+        attention, slot_mappings = {}, {}
+        for groups in self._runner.attn_groups:
+            for group in groups:
+                built = group.build_metadata(common)
+                for name in group.layer_names:
+                    attention[name], slot_mappings[name] = built, slots
+        inputs = {
+            "input_ids": torch.tensor(token_ids, dtype=torch.int32)[positions].to(device),
+            "positions": shifted,
+            "intermediate_tensors": None,
+            "inputs_embeds": None,
+        }
+        return Batch(positions, inputs, attention, slot_mappings)
+
+    def run(self, batch: Batch, until: str | None = None) -> None:
+        """Write K and V of these tokens in all layers; with `until`, in those up to this one, whose attention does not run."""
+        tokens = len(batch.positions)
+        if self._runner.lora_config:  # the adapters of the last batch are still set; the next one sets its own
+            self._runner._set_active_loras((0,) * tokens, (0,) * tokens, set())
+        self._until = until
+        try:
+            with (
+                torch.inference_mode(),
+                set_forward_context(
+                    dict(batch.attention),
+                    self._runner.vllm_config,
+                    num_tokens=tokens,
+                    slot_mapping=dict(batch.slots),
+                    skip_compiled=True,
+                ),
+            ):
+                self._runner.get_model()(**batch.inputs)
+        except LayerReachedError:
+            return
+        finally:
+            self._until = None
+        if until is not None:
+            raise ValueError(f"the model has no attention layer '{until}' that the connector is called for")
+
+    def before_layer(self, name: str) -> None:
+        """K and V of this layer were written; its attention is about to run. Raises LayerReachedError to end a pass there."""
+        if name == self._until:
+            raise LayerReachedError
+
+
+class TensorParallelRanks:
+    """The tensor parallel workers, by the group that vLLM has for them on the CPU. See `Ranks`."""
+
+    def __init__(self) -> None:
+        self._group = get_tp_group().cpu_group
+
+    def agree(self, fine: bool) -> bool:
+        return bool(self._reduced(torch.tensor([int(fine)]), torch.distributed.ReduceOp.MIN)[0])
+
+    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        added: npt.NDArray[np.float32] = self._reduced(torch.from_numpy(values), torch.distributed.ReduceOp.SUM).numpy()
+        return added
+
+    def _reduced(self, values: torch.Tensor, operation: Any) -> torch.Tensor:
+        reduced = values.clone()
+        torch.distributed.all_reduce(reduced, operation, self._group)
+        return reduced

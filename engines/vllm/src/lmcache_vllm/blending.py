@@ -1,0 +1,278 @@
+"""The passes of blends: which tokens are computed, in which order, a slice of them in each step.
+
+A blend is a course of slices. All ranks run the same course, in lockstep, because they decide from the same facts: what
+all of them have loaded, and deviations that they add up. Whatever fails on one rank fails on all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from lmcache_blend_select import Facts, Need, Segment, Selector, SelectorError, budget, select, selector
+
+from lmcache_vllm.metadata import BlendLoad, BlendResult, BlendStep
+from lmcache_vllm.settings import Settings
+
+if TYPE_CHECKING:  # torch and vLLM come with them
+    from lmcache_vllm.blend_pages import BlendPages
+    from lmcache_vllm.blend_pass import ModelPass
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Mask = npt.NDArray[np.bool_]
+"""One for each position of a prompt."""
+Runs = tuple[range, ...]
+"""Positions: ascending, disjoint, each run of step 1."""
+
+
+class Ranks(Protocol):
+    """The workers that hold shards of the same layers."""
+
+    def agree(self, fine: bool) -> bool:
+        """Whether all of them are."""
+
+    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Element by element over all of them."""
+
+
+class OneRank:
+    """A worker by itself."""
+
+    def agree(self, fine: bool) -> bool:
+        return fine
+
+    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return values
+
+
+class BlendFailedError(Exception):
+    """A blend failed on some rank. `reason` is a word for a counter."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Slice(NamedTuple):
+    """Tokens of one pass."""
+
+    runs: Runs
+    until: str | None = None
+    """The layer whose K is measured, and where the pass ends."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.runs))
+
+
+Course = Iterator[Slice]
+
+
+class Blend:
+    """One request whose passes have begun."""
+
+    def __init__(self, order: BlendLoad, step: BlendStep) -> None:
+        self.order = order
+        self.start = step.start
+        self.token_ids: Sequence[int] = np.frombuffer(order.token_ids, np.int32).tolist()
+        self.loaded, self.computed = self.none(), self.none()
+        exact = self.none()
+        for segment, there in zip(order.segments, step.loaded, strict=True):
+            self.loaded[segment.start : segment.end] = there
+            exact[segment.start : segment.end] = there and segment.exact
+        self.loaded[: self.start] = False
+        self.moved = self.loaded & ~exact
+        """Loaded from other places or prompts. What is exact stays as it was loaded, whatever the selector chooses."""
+        self.segments = _joined(order, step)
+        self.deviation: npt.NDArray[np.float32] = np.empty(0, np.float32)
+        """By position, at the check layer that is measured; NaN where it was not."""
+        self.course: Course = iter(())
+        self.next: Slice | None = None
+
+    def none(self) -> Mask:
+        return np.zeros(self.order.end, bool)
+
+    def with_gaps(self, chosen: Mask) -> Mask:
+        """These tokens, and those that were not loaded."""
+        todo: Mask = chosen | ~self.loaded
+        todo[: self.start] = False
+        return todo
+
+    def result(self) -> BlendResult:
+        todo, loaded = self.computed, self.loaded
+        counts = [int(np.count_nonzero(each)) for each in (loaded & ~todo, loaded & todo, todo & ~loaded)]
+        return BlendResult(counts[0], counts[1], counts[2])
+
+
+class Blending:
+    """Runs the blends of one worker. Everything on the model's thread."""
+
+    def __init__(
+        self, passes: ModelPass, pages: BlendPages, ranks: Ranks, settings: Settings, *, rows_max: int
+    ) -> None:
+        self.pages = pages
+        self._passes = passes
+        self._ranks = ranks
+        self._settings = settings
+        self._rows_max = rows_max
+        self._running: dict[int, Blend] = {}
+
+    def step(self, steps: Iterable[tuple[BlendLoad, BlendStep]]) -> Mapping[int, BlendResult]:
+        """Run slices of these blends, one of each as long as tokens of this step are left; results of those that are over."""
+        left = self._settings.blend_step_tokens
+        over: dict[int, BlendResult] = {}
+        for order, step in steps:
+            try:
+                blend = self._running.get(step.id) or self._begun(order, step)
+                if blend.next is not None:
+                    if blend.next.tokens > left:
+                        break
+                    left -= blend.next.tokens
+                    self._run(blend, blend.next)
+                if blend.next is None:
+                    over[step.id] = blend.result()
+            except BlendFailedError as error:
+                over[step.id] = BlendResult(0, 0, order.end - step.start, error.reason)
+            if step.id in over:
+                self.forget(step.id)
+        return over
+
+    def before_layer(self, name: str) -> None:
+        """See `ModelPass`."""
+        self._passes.before_layer(name)
+
+    def forget(self, blend_id: int) -> None:
+        """It is over, or was called off."""
+        self._running.pop(blend_id, None)
+
+    def _begun(self, order: BlendLoad, step: BlendStep) -> Blend:
+        def begin() -> Blend:
+            blend = Blend(order, step)
+            blend.course = self._course(blend)
+            blend.next = next(blend.course, None)
+            return blend
+
+        blend = self._running[step.id] = self._together(begin)
+        return blend
+
+    def _run(self, blend: Blend, part: Slice) -> None:
+        order, block_tokens = blend.order, self.pages.block_tokens
+        batch = self._together(lambda: self._passes.batch(part.runs, blend.token_ids, order.block_ids, block_tokens))
+
+        def run() -> None:
+            if part.until is None:
+                self._passes.run(batch)
+                return
+            before = self.pages.keys(part.until, order.block_ids, batch.positions)
+            self._passes.run(batch, part.until)
+            moved = self.pages.keys(part.until, order.block_ids, batch.positions) - before
+            blend.deviation[batch.positions.numpy()] = moved.square().sum((1, 2)).cpu().numpy()
+
+        self._together(run)
+        blend.next = self._together(lambda: next(blend.course, None))
+
+    def _together(self, work: Callable[[], T]) -> T:
+        """Raises BlendFailedError on all ranks where it fails on one."""
+        reason, result = "", None
+        try:
+            result = work()
+        except SelectorError as error:
+            logger.error("tokens of a blend could not be chosen: %s", error)
+            reason = "selector"
+        except Exception:
+            logger.exception("a pass of a blend failed")
+            reason = "pass"
+        if not self._ranks.agree(not reason):
+            raise BlendFailedError(reason or "other_rank")
+        return result  # type: ignore[return-value]
+
+    def _course(self, blend: Blend) -> Course:
+        chosen = yield from self._chosen(blend)
+        blend.computed = blend.with_gaps(chosen)
+        yield from self._slices(blend.computed)
+
+    def _chosen(self, blend: Blend) -> Generator[Slice, None, Mask]:
+        """The loaded tokens that are computed again."""
+        chooser = selector(blend.order.selector)
+        total = int(np.count_nonzero(blend.moved))
+        if not total:
+            return blend.none()
+        layers = self._settings.blend_check_layers
+        counts = [budget(chooser, ratio, total) for ratio in _for_each(layers, blend.order.ratios)]
+        if Need.DEVIATION not in chooser.needs:
+            return self._selected(blend, chooser, counts[-1])
+        thresholds = _for_each(layers, self._settings.blend_thresholds)
+        measured: list[npt.NDArray[np.float32]] = []
+        chosen = blend.moved
+        for place, (layer, count) in enumerate(zip(layers, counts, strict=True)):
+            blend.deviation = np.full(blend.order.end, np.nan, np.float32)
+            yield from self._slices(blend.with_gaps(chosen), self.pages.layer_names[layer])
+            deviation = np.where(chosen, self._ranks.add(blend.deviation), np.float32(np.nan))
+            measured.append(deviation[blend.moved])
+            chosen = self._selected(blend, chooser, count, np.array(measured))
+            if thresholds:
+                chosen |= deviation > thresholds[place]
+        return chosen
+
+    def _selected(
+        self, blend: Blend, chooser: Selector, count: int, deviation: npt.NDArray[np.float32] | None = None
+    ) -> Mask:
+        chosen = blend.none()
+        for start, end in select(chooser, Facts(blend.segments, count, self.pages.block_tokens, deviation)):
+            chosen[start:end] = True
+        return chosen
+
+    def _slices(self, todo: Mask, until: str | None = None) -> Course:
+        for part in in_slices(runs_of(todo), self._settings.blend_step_tokens, self._rows_max):
+            yield Slice(part, until)
+
+
+def _for_each(layers: Sequence[int], values: Sequence[float]) -> Sequence[float]:
+    """One for all layers, or for each of them one."""
+    return list(values) * len(layers) if len(values) == 1 else values
+
+
+def _joined(order: BlendLoad, step: BlendStep) -> tuple[Segment, ...]:
+    """Segments that were loaded and moved; chunks of one chain that adjoin are one."""
+    found: list[Segment] = []
+    old_end = -1
+    for segment, there in zip(order.segments, step.loaded, strict=True):
+        if not there or segment.exact:
+            continue
+        end = min(segment.end, order.end)
+        last = found[-1] if found else None
+        if last is not None and segment.follows and last.end == segment.start and old_end == segment.old_start:
+            found[-1] = Segment(last.start, end, last.old_start)
+        else:
+            found.append(Segment(segment.start, end, segment.old_start))
+        old_end = segment.old_end
+    return tuple(found)
+
+
+def runs_of(mask: Mask) -> Runs:
+    """Its positions, neighbours together."""
+    ends = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
+    return tuple(range(start, stop) for start, stop in zip(ends[::2], ends[1::2], strict=True))
+
+
+def in_slices(runs: Iterable[range], tokens_max: int, rows_max: int) -> Iterator[Runs]:
+    """The same positions in order, at most that number of tokens and runs at a time."""
+    part: list[range] = []
+    free = tokens_max
+    for run in runs:
+        start = run.start
+        while start < run.stop:
+            stop = min(run.stop, start + free)
+            part.append(range(start, stop))
+            free -= stop - start
+            start = stop
+            if not free or len(part) == rows_max:
+                yield tuple(part)
+                part, free = [], tokens_max
+    if part:
+        yield tuple(part)

@@ -1,0 +1,522 @@
+"""The worker side of blends without vLLM: what is computed, in which slices, and what becomes of what fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.vllm.tests.worker_kit import BLOCK_TOKENS, CHUNK_TOKENS, fused_hnd, until
+from lmcache_client import LMCacheError, NoAnswerError
+from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment, BlendSlots
+from lmcache_client.messages import SlotDescriptor
+from lmcache_vllm import worker
+from lmcache_vllm.blend_load import load_blend
+from lmcache_vllm.blending import Blending, OneRank, in_slices, runs_of
+from lmcache_vllm.metadata import BlendCancel, BlendLoad, BlendLoaded, BlendResult, BlendStep, StepPlan, Transfer
+from lmcache_vllm.placement import Placement
+from lmcache_vllm.settings import Settings
+from lmcache_vllm.transfer_task import Outcome, TransferTask
+
+torch = pytest.importorskip("torch")
+
+LAYER_NAMES = ("layer.0", "layer.1", "layer.2")
+
+
+# Slices
+
+
+def mask(*runs: range, end: int = 64) -> npt.NDArray[np.bool_]:
+    found = np.zeros(end, bool)
+    for run in runs:
+        found[run.start : run.stop] = True
+    return found
+
+
+@given(st.lists(st.booleans(), max_size=200))
+def test_runs_are_the_positions_of_a_mask(bits: list[bool]) -> None:
+    runs = runs_of(np.array(bits, bool))
+    assert [position for run in runs for position in run] == [place for place, bit in enumerate(bits) if bit]
+    assert all(one.stop < other.start for one, other in pairwise(runs))
+
+
+@given(st.lists(st.booleans(), max_size=200), st.integers(1, 50), st.integers(1, 10))
+def test_slices_have_every_token_once_in_order_and_keep_both_limits(
+    bits: list[bool], tokens_max: int, rows_max: int
+) -> None:
+    runs = runs_of(np.array(bits, bool))
+    parts = list(in_slices(runs, tokens_max, rows_max))
+    assert [position for part in parts for run in part for position in run] == [p for run in runs for p in run]
+    for part in parts:
+        assert 0 < sum(map(len, part)) <= tokens_max
+        assert len(part) <= rows_max
+    for part in parts[:-1]:
+        assert sum(map(len, part)) == tokens_max or len(part) == rows_max
+
+
+# Courses
+
+
+@dataclass
+class Model:
+    """Passes and pages of a model whose fresh K differs from what was loaded as `deviation` says, by layer and position."""
+
+    deviation: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    fails: Callable[[Sequence[int]], bool] = lambda positions: False
+    block_tokens = 16
+    layer_names = LAYER_NAMES
+    passes: list[tuple[list[int], str | None]] = field(default_factory=list)
+    written: dict[str, set[int]] = field(default_factory=dict)
+
+    def batch(self, runs: Sequence[range], token_ids: Sequence[int], block_ids: Sequence[int], size: int) -> Any:
+        return SimpleNamespace(positions=torch.tensor([position for run in runs for position in run]))
+
+    def run(self, batch: Any, until: str | None = None) -> None:
+        positions = batch.positions.tolist()
+        if self.fails(positions):
+            raise RuntimeError("out of memory")
+        self.passes.append((positions, until))
+        if until is not None:
+            self.written.setdefault(until, set()).update(positions)
+
+    def keys(self, name: str, block_ids: Sequence[int], positions: Any) -> Any:
+        written = self.written.get(name, set())
+        moved = [self.deviation[name][p] ** 0.5 if p in written else 0.0 for p in positions.tolist()]
+        return torch.tensor(moved)[:, None, None]
+
+
+def blending(model: Model, ranks: Any = None, rows_max: int = 64, **settings: Any) -> Blending:
+    passes: Any = model
+    pages: Any = model
+    return Blending(passes, pages, ranks or OneRank(), Settings(**settings), rows_max=rows_max)
+
+
+def segment(
+    start: int, end: int, old_start: int = 32_000, *, exact: bool = False, follows: bool = False
+) -> BlendSegment:
+    return BlendSegment(old_start, old_start + end - start, start, end, b"%d" % start, exact, follows)
+
+
+def order(
+    *segments: BlendSegment, end: int = 64, selector: str = "full", ratios: tuple[float, ...] = (0.15,), number: int = 1
+) -> BlendLoad:
+    prefix = Transfer(number, f"r{number}", b"\x90", 0, 0, CHUNK_TOKENS, ((),))
+    blocks = tuple(range(1, 1 + -(-end // BLOCK_TOKENS)))
+    tokens = np.arange(end, dtype=np.int32).tobytes()
+    return BlendLoad(prefix, segments, end, blocks, tokens, selector, ratios)
+
+
+def step(load: BlendLoad, *loaded: bool, start: int = 0) -> tuple[BlendLoad, BlendStep]:
+    return load, BlendStep(load.id, start, loaded or (True,) * len(load.segments))
+
+
+def run(found: Blending, *steps: tuple[BlendLoad, BlendStep], limit: int = 100) -> dict[int, BlendResult]:
+    """Until all are over."""
+    results: dict[int, BlendResult] = {}
+    for _ in range(limit):
+        results |= found.step([each for each in steps if each[1].id not in results])
+        if len(results) == len(steps):
+            return results
+    raise AssertionError(f"not over after {limit} steps: {results}")
+
+
+def test_gaps_are_computed_and_what_was_loaded_stays() -> None:
+    model = Model()
+    load = order(segment(10, 26), segment(30, 46), selector="none")
+    assert run(blending(model), step(load)) == {1: BlendResult(32, 0, 32)}
+    assert model.passes == [([*range(10), *range(26, 30), *range(46, 64)], None)]
+
+
+def test_a_segment_that_was_not_loaded_is_a_gap() -> None:
+    model = Model()
+    load = order(segment(10, 26), segment(30, 46), selector="none")
+    assert run(blending(model), step(load, True, False)) == {1: BlendResult(16, 0, 48)}
+    assert model.passes == [([*range(10), *range(26, 64)], None)]
+
+
+def test_nothing_before_its_start_is_computed_or_counted() -> None:
+    model = Model()
+    load = order(segment(32, 48), selector="full")
+    assert run(blending(model), step(load, start=16)) == {1: BlendResult(0, 16, 32)}
+    assert model.passes == [([*range(16, 64)], None)]
+
+
+def test_a_segment_that_reaches_behind_the_end_counts_to_it() -> None:
+    load = order(segment(40, 72), end=50, selector="none")
+    assert run(blending(Model()), step(load, start=40)) == {1: BlendResult(10, 0, 0)}
+
+
+def test_the_prompts_own_chunks_are_never_computed_again() -> None:
+    model = Model()
+    load = order(segment(0, 16), segment(32, 64, 32, exact=True), selector="full")
+    assert run(blending(model), step(load)) == {1: BlendResult(32, 16, 16)}
+    assert model.passes == [([*range(32)], None)]
+
+
+def test_chunks_of_one_chain_have_no_seam() -> None:
+    model = Model()
+    apart = order(segment(0, 24), segment(24, 48, 32_024), end=48, selector="lego_link", ratios=(1.0,))
+    joined = order(segment(0, 24), segment(24, 48, 32_024, follows=True), end=48, selector="lego_link", ratios=(1.0,))
+    assert run(blending(model), step(apart)) == {1: BlendResult(16, 32, 0)}
+    assert run(blending(model), step(joined)) == {1: BlendResult(32, 16, 0)}
+
+
+def test_one_slice_a_step_in_order_within_both_limits() -> None:
+    model = Model()
+    found = blending(model, blend_step_tokens=20)
+    load = step(order(segment(0, 64), selector="full"))
+    assert [found.step([load]) for _ in range(4)] == [{}, {}, {}, {1: BlendResult(0, 64, 0)}]
+    assert [positions for positions, _ in model.passes] == [[*range(a, min(a + 20, 64))] for a in range(0, 64, 20)]
+    assert found.step([load]) == {}, "it begins anew: the worker does not name what is over"
+
+
+def test_blends_of_one_step_share_its_tokens_in_order() -> None:
+    model = Model()
+    found = blending(model, blend_step_tokens=50)
+    short, long = step(order(segment(0, 30), end=30, number=1)), step(order(segment(0, 64), number=2))
+    assert found.step([short, long]) == {1: BlendResult(0, 30, 0)}
+    assert found.step([long]) == {}
+    assert found.step([long]) == {2: BlendResult(0, 64, 0)}
+    assert [len(positions) for positions, _ in model.passes] == [30, 50, 14]
+
+
+DEVIATION = np.arange(64, dtype=np.float32)
+
+
+def test_a_probe_chooses_the_tokens_whose_k_deviates_most() -> None:
+    model = Model({"layer.1": DEVIATION})
+    load = order(segment(0, 32), segment(40, 56), selector="cacheblend", ratios=(0.25,))
+    assert run(blending(model, blend_step_tokens=30), step(load)) == {1: BlendResult(36, 12, 16)}
+    assert [name for _, name in model.passes] == ["layer.1", "layer.1", "layer.1", None]
+    assert [position for positions, name in model.passes if name for position in positions] == [*range(64)]
+    assert model.passes[-1] == ([*range(32, 40), *range(44, 64)], None)
+
+
+def test_several_check_layers_filter_one_after_the_other() -> None:
+    """A token that deviates most at the second is not chosen when it was dropped at the first."""
+    model = Model({"layer.0": DEVIATION, "layer.1": DEVIATION[::-1].copy()})
+    load = order(segment(0, 64), selector="cacheblend", ratios=(0.5, 0.25))
+    assert run(blending(model, blend_check_layers=(0, 1)), step(load)) == {1: BlendResult(48, 16, 0)}
+    assert model.passes == [
+        ([*range(64)], "layer.0"),
+        ([*range(32, 64)], "layer.1"),
+        ([*range(32, 48)], None),
+    ]
+
+
+def test_tokens_above_a_threshold_are_chosen_whatever_the_share_is() -> None:
+    model = Model({"layer.1": DEVIATION})
+    load = order(segment(0, 64), selector="cacheblend", ratios=(0.0,))
+    assert run(blending(model, blend_thresholds=(59.5,)), step(load)) == {1: BlendResult(60, 4, 0)}
+
+
+def test_an_unknown_selector_fails_its_own_blend_alone() -> None:
+    bad, good = step(order(segment(0, 64), selector="wrong")), step(order(segment(0, 64), number=2))
+    results = run(blending(Model()), bad, good)
+    assert (results[1].failed, results[2].failed) == ("selector", "")
+
+
+# Ranks
+
+
+class Together:
+    """Ranks in threads. Whoever waits alone for ten seconds raises."""
+
+    def __init__(self, count: int) -> None:
+        self._barrier = threading.Barrier(count, timeout=10)
+        self._given: list[Any] = []
+        self._lock = threading.Lock()
+
+    def _all(self, value: Any) -> list[Any]:
+        with self._lock:
+            self._given.append(value)
+        self._barrier.wait()
+        given = list(self._given)
+        if self._barrier.wait() == 0:
+            self._given.clear()
+        self._barrier.wait()
+        return given
+
+    def agree(self, fine: bool) -> bool:
+        return all(self._all(fine))
+
+    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        added: npt.NDArray[np.float32] = np.sum(self._all(values), axis=0)
+        return added
+
+
+def side_by_side(models: Sequence[Model], load: BlendLoad, **settings: Any) -> list[BlendResult]:
+    ranks = Together(len(models))
+    results: list[Any] = [None] * len(models)
+
+    def work(place: int) -> None:
+        results[place] = run(blending(models[place], ranks, **settings), step(load))[load.id]
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(models))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return results
+
+
+def test_ranks_add_up_their_deviations_and_choose_alike() -> None:
+    heads = [np.zeros(64, np.float32), np.zeros(64, np.float32)]
+    heads[0][:8], heads[1][8:16] = 3.0, 3.0  # each sees half of what deviates
+    heads[0][16:24], heads[1][16:24] = 2.0, 2.0  # and both what deviates most
+    models = [Model({"layer.1": deviation}) for deviation in heads]
+    load = order(segment(0, 64), selector="cacheblend", ratios=(0.125,))
+    assert side_by_side(models, load) == [BlendResult(56, 8, 0)] * 2
+    assert models[0].passes == models[1].passes
+    assert models[0].passes[-1] == ([*range(16, 24)], None)
+
+
+@pytest.mark.parametrize("fails_at", [0, 20, 60])
+def test_a_pass_that_fails_on_one_rank_fails_on_all_and_none_waits(fails_at: int) -> None:
+    models = [Model({"layer.1": DEVIATION}), Model({"layer.1": DEVIATION}, lambda positions: fails_at in positions)]
+    load = order(segment(0, 64), selector="cacheblend", ratios=(0.125,))
+    results = side_by_side(models, load, blend_step_tokens=20)
+    assert [result.failed for result in results] == ["other_rank", "pass"]
+
+
+# Loads
+
+
+class Pages:
+    def __init__(self, *, broken: Sequence[int] = ()) -> None:
+        self.written: list[tuple[int, range, int, int]] = []
+        self._broken = broken
+
+    def write(self, chunk: int, chunk_tokens: int, tokens: range, blocks: Any, target: int, delta: int) -> int:
+        if chunk in self._broken:
+            raise OSError("the memory has vanished")
+        self.written.append((chunk, tokens, target, delta))
+        return len(tokens)
+
+
+class Server:
+    """A session and all that a load uses of it."""
+
+    def __init__(self, slots: Sequence[int | None] | Exception, *, is_fenced: bool = False) -> None:
+        self.is_fenced, self.instance_id = is_fenced, 7
+        self.pages = SimpleNamespace(chunk_tokens=CHUNK_TOKENS)
+        self.channel = self
+        self.calls: list[Any] = []
+        self.suspected = False
+        self._slots = slots
+
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        yield self
+
+    def suspect(self, registration: Any) -> None:
+        self.suspected = True
+
+    def heard(self, asked: float) -> None:
+        pass
+
+    def call(self, operation: Any, *payload: Any) -> BlendSlots:
+        self.calls.append(operation)
+        if isinstance(self._slots, Exception):
+            raise self._slots
+        return BlendSlots(tuple(slot if slot is None else SlotDescriptor(slot, 1, (), "") for slot in self._slots))
+
+    def tell(self, operation: Any, *payload: Any) -> None:
+        self.calls.append((operation, *payload))
+
+    def addresses(self, slots: Sequence[SlotDescriptor]) -> list[int]:
+        return [slot.offset for slot in slots]
+
+
+def loaded(server: Server, pages: Pages, load: BlendLoad) -> tuple[BlendLoaded, Outcome]:
+    session: Any = server
+    placed: Any = pages
+    return load_blend(TransferTask(load.prefix), load, session, Placement("model", 1, 0), placed)
+
+
+def test_rows_of_chunks_go_to_their_new_positions() -> None:
+    pages, server = Pages(), Server([500, 600])
+    load = order(segment(10, 42, 64), segment(50, 82, 2 * CHUNK_TOKENS), end=64)
+    assert loaded(server, pages, load) == (BlendLoaded(1, True, (True, True)), Outcome(32 + 14))
+    assert pages.written == [(500, range(32), 10, -54), (600, range(14), 50, -14)]
+    assert server.calls == [BLEND_PREPARE, (BLEND_COMMIT, "r1", 7)]
+
+
+def test_a_segment_that_fails_is_left_out() -> None:
+    pages, server = Pages(broken=[600]), Server([None, 600, 700])
+    load = order(segment(0, 32, 32), segment(32, 64, 0), segment(64, 96, 64, exact=True), end=96)
+    found, outcome = loaded(server, pages, load)
+    assert found == BlendLoaded(1, True, (False, False, True))
+    assert outcome.failure == "copy"
+    assert pages.written == [(700, range(32), 64, 0)]
+
+
+def test_a_segment_that_is_not_in_one_chunk_is_left_out() -> None:
+    pages = Pages()
+    found, _ = loaded(Server([500, 600]), pages, order(segment(0, 32, 16), segment(64, 80, 16), end=80))
+    assert found.segments == (False, True)
+
+
+def test_what_a_worker_read_that_was_taken_for_dead_does_not_count() -> None:
+    found, outcome = loaded(Server([500], is_fenced=True), Pages(), order(segment(0, 32)))
+    assert (found.segments, outcome.failure, outcome.bytes) == ((False,), "too_late", 0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "failure", "suspected"),
+    [([], "missing", False), (NoAnswerError("away"), "no_answer", True), (LMCacheError("no"), "refused", False)],
+)
+def test_a_server_that_refuses_leaves_gaps(slots: Any, failure: str, suspected: bool) -> None:
+    server = Server(slots)
+    found, outcome = loaded(server, Pages(), order(segment(0, 32), segment(32, 64)))
+    assert (found, outcome.failure) == (BlendLoaded(1, True, (False, False)), failure)
+    assert server.suspected == suspected
+
+
+def test_a_load_that_was_called_off_writes_no_more() -> None:
+    load, pages = order(segment(0, 32), segment(32, 64)), Pages()
+    task = TransferTask(load.prefix)
+    task.cancel()
+    session: Any = Server([500, 600])
+    placed: Any = pages
+    found, outcome = load_blend(task, load, session, Placement("model", 1, 0), placed)
+    assert (found.segments, outcome.failure, pages.written) == ((False, False), "cancelled", [])
+
+
+# The worker
+
+
+@contextmanager
+def blending_worker(model: Model, monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> Iterator[Any]:
+    """Without a server; `load` stands in for what is asked of it."""
+    monkeypatch.setattr(worker, "load_blend", load)
+    monkeypatch.setattr(worker.WorkerSide, "_usable", True)
+    monkeypatch.setattr(worker.WorkerSide, "_session", None)
+    side = unregistered_worker()
+    passes: Any = blending(model)
+    side._blending = passes
+    yield side
+    side.close()
+
+
+def unregistered_worker() -> worker.WorkerSide:
+    paged = fused_hnd()
+    return worker.WorkerSide(Settings(blend="all"), Placement("model", 1, 0), paged.groups, paged.kv_layout)
+
+
+def one_step(side: Any, **plan: Any) -> tuple[Any, Any, set[int]]:
+    """Report, results and failed blocks of a step."""
+    full = StepPlan(**plan)
+    side.on_step(full)
+    side.start_loads(full)
+    side.start_stores(full)
+    results = side.results()
+    return side.report(), results, side.failed_blocks()
+
+
+def has_all(task: TransferTask, load: BlendLoad, *args: Any) -> tuple[BlendLoaded, Outcome]:
+    return BlendLoaded(1, True, (True,) * len(load.segments)), Outcome(1)
+
+
+def reported(side: Any, number: int) -> BlendLoaded:
+    found: list[BlendLoaded] = []
+
+    def asked() -> bool:
+        report, _, _ = one_step(side)
+        if report is not None and number in report.blend_loaded:
+            found.append(report.blend_loaded[number])
+        return bool(found)
+
+    assert until(asked)
+    return found[0]
+
+
+def test_a_blend_is_loaded_computed_and_received_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = order(segment(0, 64))
+    with blending_worker(Model(), monkeypatch, has_all) as side:
+        one_step(side, blend_loads=(load,))
+        assert reported(side, 1) == BlendLoaded(1, True, (True,))
+        report, results, failed = one_step(side, blends=(BlendStep(1, 0, (True,)),))
+        assert report.blend_results == {1: BlendResult(0, 64, 0)}
+        assert results.finished_recving == {"r1"}
+        assert not failed
+        assert one_step(side, blends=(BlendStep(1, 0, (True,)),))[0] is None, "it is over, and nothing is said twice"
+
+
+def test_a_pass_that_fails_names_the_blocks_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = order(segment(32, 64))
+    with blending_worker(Model(fails=lambda positions: True), monkeypatch, has_all) as side:
+        one_step(side, blend_loads=(load,))
+        reported(side, 1)
+        report, results, failed = one_step(side, blends=(BlendStep(1, 32, (True,)),))
+        assert report.blend_results[1].failed == "pass"
+        assert results.finished_recving == {"r1"}
+        assert failed == set(load.block_ids[32 // BLOCK_TOKENS :])
+
+
+def test_a_worker_that_does_not_blend_says_so_and_has_loaded_nothing() -> None:
+    side = unregistered_worker()
+    report, _, _ = one_step(side, blend_loads=(order(segment(0, 32), segment(32, 64)),))
+    side.close()
+    assert report.blend_loaded == {1: BlendLoaded(1, False, (False, False))}
+    assert report.blend_refused == {worker.NO_RUNNER}
+
+
+def test_a_blend_that_is_called_off_while_it_loads_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    touched: list[bool] = []
+
+    def slow(task: TransferTask, load: BlendLoad, *args: Any) -> tuple[BlendLoaded, Outcome]:
+        begun.set()
+        assert cancelled.wait(10)
+        try:
+            with task.touching():
+                touched.append(True)
+        except Exception:  # noqa: BLE001
+            touched.append(False)
+        return has_all(task, load)
+
+    load = order(segment(32, 64))
+    with blending_worker(Model(), monkeypatch, slow) as side:
+        one_step(side, blend_loads=(load,))
+        assert begun.wait(10)
+        _, results, failed = one_step(side, blend_cancels=(BlendCancel(1, 32),))
+        cancelled.set()
+        assert results.finished_recving == {"r1"}
+        assert failed == set(load.block_ids[32 // BLOCK_TOKENS :])
+        assert until(lambda: touched == [False])
+        assert one_step(side, blends=(BlendStep(1, 0, (True,)),))[1].finished_recving == set()
+
+
+def test_an_idle_step_waits_a_little_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def slow(task: TransferTask, load: BlendLoad, *args: Any) -> tuple[BlendLoaded, Outcome]:
+        assert release.wait(10)
+        return has_all(task, load)
+
+    def seconds(**plan: Any) -> float:
+        began = time.monotonic()
+        one_step(side, **plan)
+        return time.monotonic() - began
+
+    with blending_worker(Model(), monkeypatch, slow) as side:
+        assert min(seconds(idle=True) for _ in range(5)) < worker.IDLE_SECONDS, "nothing is loaded"
+        one_step(side, blend_loads=(order(segment(0, 64)),))
+        assert seconds(idle=True) >= worker.IDLE_SECONDS
+        assert min(seconds() for _ in range(5)) < worker.IDLE_SECONDS, "it computes meanwhile"
+        release.set()
+        reported(side, 1)
+        assert min(seconds(idle=True) for _ in range(5)) < worker.IDLE_SECONDS
