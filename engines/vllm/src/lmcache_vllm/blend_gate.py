@@ -58,14 +58,14 @@ def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> B
             raise LayoutError("its pages are not understood")
         layers = runner.vllm_config.compilation_config.static_forward_context
         pages = BlendPages(caches, layers, rotaries(runner.get_model(), layers))
-        scratch = _Scratch(pages, caches)
+        scratch = Scratch(pages, caches)
         _check_backends(runner)
     except (LayoutError, ValueError) as error:
         reason = str(error)
     if not ranks.agree(not reason):
         return reason or "another worker cannot"
     try:
-        reason = _wrong(passes, pages, scratch, runner.model_config)
+        reason = what_is_wrong(passes, pages, scratch, runner.model_config)
     except Exception as error:
         logger.exception("the model could not be called for chosen tokens")
         reason = f"the model cannot be called for chosen tokens: {error}"
@@ -119,7 +119,7 @@ def _rotary_modules(model: nn.Module, path: str) -> list[Any]:
     return []
 
 
-class _Scratch:
+class Scratch:
     """Blocks at the end of the KV cache: for what is computed at 0, what is computed elsewhere, and what is moved there."""
 
     def __init__(self, pages: BlendPages, caches: KVCaches) -> None:
@@ -140,7 +140,7 @@ class _Scratch:
         self.chunk.gather(self._tables, [0], [self.buffer.ctypes.data])
 
 
-def _wrong(passes: ModelPass, pages: BlendPages, scratch: _Scratch, model_config: Any) -> str:
+def what_is_wrong(passes: ModelPass, pages: BlendPages, scratch: Scratch, model_config: Any) -> str:
     """What is wrong with moved KV, in words; empty: nothing."""
     generator = random.Random(0)
     tokens = [generator.randrange(model_config.get_vocab_size()) for _ in range(TOKENS)]
@@ -163,7 +163,7 @@ def _wrong(passes: ModelPass, pages: BlendPages, scratch: _Scratch, model_config
     return ""
 
 
-def _errors(pages: BlendPages, scratch: _Scratch) -> Iterator[tuple[str, str, float, float]]:
+def _errors(pages: BlendPages, scratch: Scratch) -> Iterator[tuple[str, str, float, float]]:
     """For each layer and K and V: how far what was moved is from what was computed, and how far it may be."""
     positions = torch.arange(TOKENS)
     for place, name in enumerate(pages.layer_names):
