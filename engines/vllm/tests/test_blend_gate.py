@@ -83,7 +83,7 @@ class Model(nn.Module):  # type: ignore[misc]
             block.self_attn = attention
             self.layers.append(block)
         self.turns = turns
-        self.value_shift: Turn = lambda value, positions: value
+        self.value_shifts: dict[int, Turn] = {}
         self.by_name = {f"layers.{place}": block.self_attn.attn for place, block in enumerate(self.layers)}
 
     def batch(
@@ -98,7 +98,7 @@ class Model(nn.Module):  # type: ignore[misc]
         for place, turn in enumerate(self.turns):
             rows = torch.randn(2, VOCABULARY, HEADS, SIZE, generator=torch.Generator().manual_seed(place))[:, tokens]
             layer = self.by_name[f"layers.{place}"]
-            value = self.value_shift(rows[1], positions)
+            value = self.value_shifts[place](rows[1], positions) if place in self.value_shifts else rows[1]
             layer.store(layer, turn(rows[0], positions), value, layer.kv_cache, slots)
 
 
@@ -147,6 +147,27 @@ def test_planted_faults_are_seen(dtype: Any) -> None:
     assert "K of layer 'layers.0'" in tried(alike(turned(table()), None, dtype=dtype))
 
 
+def rounding(amount: float) -> Turn:
+    """Another difference for each position and token, as rounding to 16 bits leaves it in layers that are behind others."""
+
+    def shift(value: Any, positions: Any) -> Any:
+        return value + amount * value.abs().max() * torch.rand(
+            value.shape, generator=torch.Generator().manual_seed(int(positions[0]))
+        )
+
+    return shift
+
+
+@pytest.mark.parametrize(("behind", "wrong", "seen"), [(0.1, False, False), (0.1, True, True), (0.9, False, True)])
+def test_rounding_that_adds_up_in_half_precision_is_not_a_fault(behind: float, wrong: bool, seen: bool) -> None:
+    cos_sin = table()
+    turns = [turned(cos_sin)] * LAYERS
+    embeddings = [Embedding(cos_sin), *[Embedding(table(20_000.0) if wrong else cos_sin)] * (LAYERS - 1)]
+    model = Model(turns, embeddings, dtype=torch.bfloat16)
+    model.value_shifts = {place: rounding(behind) for place in range(1, LAYERS)}
+    assert ("layer 'layers.1'" in tried(model)) == seen
+
+
 def test_learned_positions_are_seen() -> None:
     learned = 0.003 * torch.randn(POSITIONS, 1, SIZE, generator=torch.Generator().manual_seed(9))
     assert "K of layer 'layers.0'" in tried(alike(lambda key, positions: key + learned[positions], None))
@@ -160,7 +181,7 @@ def test_a_length_of_k_or_v_that_depends_on_the_position_is_seen() -> None:
 
     assert "K of layer 'layers.0'" in tried(alike(grows, Embedding(cos_sin)))
     model = alike(turned(cos_sin), Embedding(cos_sin))
-    model.value_shift = lambda value, positions: value + positions[:, None, None] / 100
+    model.value_shifts = {0: lambda value, positions: value + positions[:, None, None] / 100}
     assert "V of layer 'layers.0'" in tried(model)
 
 
