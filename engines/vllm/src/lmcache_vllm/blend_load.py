@@ -7,7 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lmcache_client import LMCacheError, NoAnswerError, SlotDescriptor
+import msgspec
+import numpy as np
+
+from lmcache_client import EngineKey, LMCacheError, NoAnswerError, SlotDescriptor, encode_tokens
 from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment
 from lmcache_vllm.metadata import BlendLoad, BlendLoaded
 from lmcache_vllm.placement import Placement
@@ -42,7 +45,7 @@ def _load_segments(
         if registration.pages.chunk_tokens != task.transfer.chunk_tokens:
             return nothing, Outcome(failure="chunk_size")
         asked = time.monotonic()
-        channel, key = registration.channel, task.key(placement)
+        channel, key = registration.channel, _whole(task.key(placement), order)
         try:
             reply = channel.call(BLEND_PREPARE, key, order.segments, registration.instance_id)
             try:
@@ -60,6 +63,12 @@ def _load_segments(
         except Exception:
             session.suspect(registration)  # a new registration gives back what this one has leased
             raise
+
+
+def _whole(prefix: EngineKey, order: BlendLoad) -> EngineKey:
+    """The prompt to the end of the last segment."""
+    tokens = np.frombuffer(order.token_ids, np.int32).tolist()
+    return msgspec.structs.replace(prefix, token_ids=encode_tokens(tokens), end=len(tokens))
 
 
 def _read(

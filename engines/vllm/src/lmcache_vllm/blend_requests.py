@@ -126,7 +126,7 @@ class BlendRequests:
         choice = state.facts.blend
         assert choice is not None, "end comes first"
         segments = tuple(segment for segment in lookup.segments if segment.start < end)
-        tokens = array("i", state.facts.tokens[:end]).tobytes()
+        tokens = array("i", state.facts.tokens[: segments[-1].end]).tobytes()  # they may reach behind `end`
         load = BlendLoad(prefix, segments, end, block_ids, tokens, choice.selector, choice.ratios)
         now = self._clock()
         blend = _Blend(load, choice, now, now + self._load_seconds)

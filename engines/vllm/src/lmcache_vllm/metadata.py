@@ -66,7 +66,7 @@ class BlendLoad:
     block_ids: tuple[int, ...]
     """From token 0 on, as many as hold `[0, end)`: a blend has one KV cache group."""
     token_ids: bytes
-    """Of `[0, end)`: int32 in the order of this machine."""
+    """To the end of the last segment: int32 in the order of this machine."""
     selector: str
     ratios: tuple[float, ...]
 
