@@ -100,12 +100,19 @@ class FakeServer:
     def _segments(self, waiting: Pending, start: int) -> Iterator[BlendSegment]:
         """Chunks of the same salt with the tokens that are at `start` or behind it, wherever they were stored."""
         size, tokens = self.chunk_tokens, waiting.tokens
+        own_starts = {
+            at
+            for at in range(0, len(tokens) - size + 1, size)
+            if self.name(waiting.key, tokens, at // size) in self.objects
+        }
         while start + size <= len(tokens):
-            own = self.name(waiting.key, tokens, start // size) if start % size == 0 else None
+            own = self.name(waiting.key, tokens, start // size) if start in own_starts else None
             names = [name for name in self.objects if name[0] == waiting.key.cache_salt]
             alike = [name for name in names if name[-size:] == tokens[start : start + size]]
+            if own_starts.intersection(range(start + 1, start + size)):
+                alike = []
             if alike:
-                name = own if own in alike else alike[0]
+                name = own or alike[0]
                 old = len(name) - 1 - size
                 yield BlendSegment(old, old + size, start, start + size, _hash(name), exact=name == own)
             start += size if alike else 1

@@ -29,9 +29,10 @@ class Rig:
         window_tokens: int = -1,
         patience_seconds: float = 0.0,
         model_name: str = "model",
+        blends: bool = False,
     ) -> None:
         self.now = 0.0
-        self.server = FakeServer(CHUNK, answers_at_once=at_once)
+        self.server = FakeServer(CHUNK, answers_at_once=at_once, blends=blends, ranks=workers)
         self.side = SchedulerSide(
             settings,
             Placement(model_name, 2, 0, readers=3),

@@ -129,7 +129,7 @@ class BlendRank(WorkerModel):
     def _computed(self, load: BlendLoad, position: int) -> Any:
         request = self._requests[load.request_id]
         tokens = array("i", load.token_ids)
-        assert list(tokens) == request.truth[: load.end], "other tokens than the request has"
+        assert list(tokens[: load.end]) == request.truth[: load.end], "other tokens than the request has"
         return self._exact_or_tainted(request, load.block_ids, position)
 
     def _exact_or_tainted(self, request: Request, table: Sequence[int], position: int) -> Any:

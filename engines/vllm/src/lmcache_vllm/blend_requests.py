@@ -84,8 +84,9 @@ class BlendRequests:
         choice = state.facts.blend
         if choice is None:
             return False
-        state.unblended = self._obstacle(state, choice)
-        return not state.unblended
+        obstacle = self._obstacle(state, choice)
+        state.unblended = obstacle or state.unblended
+        return not obstacle
 
     def _obstacle(self, state: RequestState, choice: BlendChoice) -> str:
         if choice.obstacle:
@@ -126,7 +127,7 @@ class BlendRequests:
         choice = state.facts.blend
         assert choice is not None, "end comes first"
         segments = tuple(segment for segment in lookup.segments if segment.start < end)
-        tokens = array("i", state.facts.tokens[: segments[-1].end]).tobytes()  # they may reach behind `end`
+        tokens = array("i", state.facts.tokens[: max(end, segments[-1].end)]).tobytes()
         load = BlendLoad(prefix, segments, end, block_ids, tokens, choice.selector, choice.ratios)
         now = self._clock()
         blend = _Blend(load, choice, now, now + self._load_seconds)

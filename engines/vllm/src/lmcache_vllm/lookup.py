@@ -41,7 +41,7 @@ class Lookup:
         asks_segments: bool = False,
     ) -> None:
         """`end`: of the tokens that are asked for. The key's is that of their last chunk. `asks_segments`: for what is
-        behind the prefix, too."""
+        behind the prefix, too; then both are the same."""
         self.key = key
         self.end = end
         self.server = server
@@ -111,13 +111,13 @@ class Lookup:
             if not fits or segment.old_start < 0 or segment.old_end - segment.old_start != tokens:
                 raise LMCacheError(f"the server found a segment that does not fit: {segment}, behind token {behind}")
             behind = segment.end
-        self._hit_tokens = min(prefix, self.end)
-        self.segments = tuple(segment for segment in answer.segments if segment.start < self.end)
-        return self._hit_tokens
+        self._hit_tokens, self.segments = prefix, answer.segments
+        return prefix
 
     def is_stale(self, now: float) -> bool:
         """Whether the answer that was taken is too old to be relied on."""
         if self._hit_tokens is None:
             return False
-        found = self._hit_tokens == self.end or self.segments
+        most = self.end // self.server.chunk_tokens * self.server.chunk_tokens if self.asks_segments else self.end
+        found = self.segments or self._hit_tokens == most
         return now - self._answered_at > (HELD_SECONDS if found else FRESH_SECONDS)

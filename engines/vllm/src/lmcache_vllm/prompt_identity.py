@@ -79,6 +79,14 @@ class PromptIdentity:
     def encoded(self, end: int) -> bytes:
         """The msgpack array of the first `end` token ids. Where `end` is not a multiple of the chunk, the last chunk is
         filled with padding."""
+        tail = end % self._chunk_tokens
+        return self._array(end, self._chunk_tokens - tail if tail else 0)
+
+    def encoded_unpadded(self, end: int) -> bytes:
+        """The msgpack array of the first `end` token ids and nothing else."""
+        return self._array(end, 0)
+
+    def _array(self, end: int, padding: int) -> bytes:
         chunks, tail = divmod(end, self._chunk_tokens)
         while len(self._ends) <= chunks:
             first = (len(self._ends) - 1) * self._chunk_tokens
@@ -86,10 +94,8 @@ class PromptIdentity:
             self._ends.append(len(self._encoded))
         encoded = bytes(self._encoded[: self._ends[chunks]])
         if tail:
-            padding = self._chunk_tokens - tail
             encoded += _integers([*self._ids(end - tail, end), *[PADDING] * padding])
-            end += padding
-        return _ARRAY32 + end.to_bytes(4, "big") + encoded
+        return _ARRAY32 + (end + padding).to_bytes(4, "big") + encoded
 
     def _ids(self, start: int, end: int) -> list[int]:
         ids = list(self._tokens[start:end])

@@ -86,3 +86,9 @@ class RequestState:
         assert self._identity is not None, "use_server comes first"
         self.known_to_server = True
         return self._identity.encoded(end)
+
+    def encoded_unpadded(self, end: int) -> bytes:
+        """The first `end` token ids, not padded."""
+        assert self._identity is not None, "use_server comes first"
+        self.known_to_server = True
+        return self._identity.encoded_unpadded(end)

@@ -107,7 +107,7 @@ class SchedulerLookups:
             return None
         state.use_server(server)
         end = self._end(state, server, state.facts.prompt_tokens)
-        return self._key(state, end, end + -end % server.chunk_tokens) if end else None
+        return self._key(state, state.encoded_tokens(end), end + -end % server.chunk_tokens) if end else None
 
     def forget(self, state: RequestState) -> None:
         """Release what was found for it, or will be. A later question for it is a new lookup."""
@@ -137,14 +137,14 @@ class SchedulerLookups:
         end = self._end(state, server, len(facts.tokens))
         if not end:
             return None
-        key = self._key(state, end, end + -end % server.chunk_tokens)
-        handoff = facts.handoff
         if asks_segments:
+            end = len(facts.tokens)  # segments begin and end anywhere
+            key = self._key(state, state.encoded_unpadded(end), end)
             question = self._port.look_up_blend(key)
         else:
-            question = self._port.look_up(
-                key, None if handoff is None or handoff.gives or state.handoff_over else handoff
-            )
+            key = self._key(state, state.encoded_tokens(end), end + -end % server.chunk_tokens)
+            handoff = None if facts.handoff and (facts.handoff.gives or state.handoff_over) else facts.handoff
+            question = self._port.look_up(key, handoff)
         if question is None:
             return None
         self._counters.add("lookups")
@@ -165,15 +165,15 @@ class SchedulerLookups:
         state.may_look_up = False
         return 0
 
-    def _key(self, state: RequestState, end: int, chunks_end: int) -> EngineKey:
+    def _key(self, state: RequestState, token_ids: bytes, end: int) -> EngineKey:
         facts, place = state.facts, self._placement
         return EngineKey(
             model_name=with_variant(place.model_name, state.variant),
             world_size=place.world_size,
             worker_id=None,
-            token_ids=msgspec.Raw(state.encoded_tokens(end)),
+            token_ids=msgspec.Raw(token_ids),
             start=0,
-            end=chunks_end,
+            end=end,
             request_id=facts.request_id,
             cache_salt=facts.cache_salt,
             request_configs=dict(facts.configs) if facts.configs else None,
