@@ -1,0 +1,73 @@
+"""As demo/engine.py, in an engine that blends, which a test can change while it runs.
+
+Behind the model it is given a file of JSON that the test writes before it asks.  `vllm` are options of the engine, read when it
+starts; `row_tokens` cuts the rows of passes, `step_tokens` their slices; `fault` is a planted one: `unturned` and `swapped`
+segments, and from the start a wrong `base` of the rotation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from demo.engine import engine_options, parse_arguments, run
+from lmcache_kv_layout import Rotary
+from lmcache_vllm import blend_gate, blend_load, blending
+from lmcache_vllm.blend_pages import BlendPages
+
+FILE = "BLEND_CONTROL"
+if FILE not in os.environ:  # otherwise this is a worker with a process of its own
+    os.environ[FILE] = sys.argv.pop(2)
+CONTROL = Path(os.environ[FILE])
+_write, _read, _runs_of = BlendPages.write, blend_load._read, blending.runs_of
+_step_as_set, _rotary = blending.Blending.step, Rotary
+
+
+def _control(name: str) -> Any:
+    return json.loads(CONTROL.read_text()).get(name)
+
+
+def _cut_runs(mask: Any) -> tuple[range, ...]:
+    tokens = _control("row_tokens") or len(mask)
+
+    def cut() -> Iterator[range]:
+        for whole in _runs_of(mask):
+            for start in range(whole.start, whole.stop, tokens):
+                yield range(start, min(start + tokens, whole.stop))
+
+    return tuple(cut())
+
+
+def _write_wrong(self: Any, chunk: int, chunk_tokens: int, tokens: range, blocks: Any, target: int, delta: int) -> int:
+    return _write(self, chunk, chunk_tokens, tokens, blocks, target, 0 if _control("fault") == "unturned" else delta)
+
+
+def _read_wrong(task: Any, order: Any, registration: Any, slots: Any, pages: Any) -> Any:
+    swapped = slots[::-1] if _control("fault") == "swapped" else slots
+    return _read(task, order, registration, swapped, pages)
+
+
+def _step(self: Any, steps: Any) -> Any:
+    tokens = _control("step_tokens") or self._settings.blend_step_tokens
+    self._settings = replace(self._settings, blend_step_tokens=tokens)
+    return _step_as_set(self, steps)
+
+
+def _wrong_rotary(table: Any, style: Any) -> Rotary:
+    """Twice as fast, so that it has the shape of a right one."""
+    return _rotary(table[: len(table) // 2 * 2 : 2] if _control("fault") == "base" else table, style)
+
+
+blend_gate.Rotary = _wrong_rotary  # type: ignore[misc, assignment]
+BlendPages.write = _write_wrong  # type: ignore[method-assign]
+blend_load._read = _read_wrong
+blending.runs_of = _cut_runs
+blending.Blending.step = _step  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    run(engine_options(parse_arguments()) | {"worker_cls": "lmcache_vllm.BlendWorker"} | (_control("vllm") or {}))

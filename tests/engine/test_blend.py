@@ -1,0 +1,204 @@
+"""Requests that blend in a real engine: what must be exact is exact, and planted faults are seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.answer import Answer
+from demo.engine_process import EngineProcess
+from demo.l2_folder import L2Folder
+from demo.prompts import random_prompt
+from demo.server_process import ServerProcess
+from tests.engine.comparison import assert_right
+from tests.engine.reference import Reference
+from tests.engine.site import HEARTBEAT_SECONDS, SPINNING_WORKERS
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+DRIVER = Path(__file__).with_name("blend_driver.py")
+CHUNK_TOKENS = 64
+DOCUMENTS = [random_prompt(900 + number, tokens) for number, tokens in enumerate((128, 192, 64))]
+DOCUMENT_TOKENS = sum(map(len, DOCUMENTS))
+STORED_SECONDS = 30.0
+BLENDS: Mapping[str, Any] = {
+    "lmcache.blend": "all",
+    "lmcache.blend_min_tokens": 64,
+    "lmcache.blend_check_layers": [0, 1],
+    "lmcache.blend_recompute_ratios": [1.0, 1.0],
+    # K of the first layer depends on a token and its position alone: moved rightly, no token is above this there. Those that
+    # are, are all computed.
+    "lmcache.blend_thresholds": [1e-3, 0.0],
+}
+ALL_COMPUTED = {"lmcache.blend_selector": "full"}
+NONE_COMPUTED = {"lmcache.blend_recompute_ratios": [0.0, 0.0]}
+
+
+def prompt(seed: int, order: Sequence[int] = (2, 0, 1)) -> list[int]:
+    """The documents in this order, each at a place of its own, among tokens that no other prompt has."""
+    found = random_prompt(seed, 40 + seed % 20)
+    for number in order:
+        found = found + DOCUMENTS[number] + random_prompt(seed + 1000 * (number + 1), 3 + number)
+    return found + random_prompt(seed + 5000, 24)
+
+
+class BlendSite:
+    """A server, and an engine that has stored each document alone."""
+
+    def __init__(self, folder: Path, *, l2: L2Folder | None = None, **engine: Any) -> None:
+        self._control = folder / "control.json"
+        self.control(**engine.pop("control", {}))
+        options = ["--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), "--engine-type", "blend"]
+        self.server = ServerProcess([*options, *(l2.adapter_option() if l2 else ())], folder / "server.log")
+        self.server.start()
+        extra = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000, **BLENDS}
+        engine = {"extra": extra, "one_process": True} | engine
+        arguments = [str(self._control), "--max-num-seqs", "64", "--max-model-len", "4096"]
+        log = folder / "engine.log"
+        self.engine = EngineProcess(
+            log, port=self.server.port, connector="own", driver=DRIVER, options=arguments, **engine
+        )
+        try:
+            self.engine.start()
+            for document in DOCUMENTS:
+                self.engine.ask([[*document, 5]], max_tokens=1)
+        except BaseException:
+            self.close()
+            raise
+
+    def control(self, **values: Any) -> None:
+        self._control.write_text(json.dumps(values))
+
+    def ask(self, tokens: Sequence[int], params: Mapping[str, Any]) -> Answer:
+        return self.engine.ask_with(tokens, {"lmcache.blend": True, **params})
+
+    def close(self) -> None:
+        self.engine.kill()
+        self.server.stop()
+
+
+def counts(answer: Answer) -> tuple[int, int]:
+    """Tokens that were reused, and computed again."""
+    assert answer.kv_transfer_params is not None
+    blend = answer.kv_transfer_params["lmcache.blend"]
+    assert "reused_tokens" in blend, f"it was not blended: {blend}"
+    return blend["reused_tokens"], blend["recomputed_tokens"]
+
+
+def assert_exact(site: BlendSite, reference: Reference, seed: int, params: Mapping[str, Any] = ALL_COMPUTED) -> None:
+    """Everything is computed over loaded documents, and the answer is that without a cache."""
+    answer = site.ask(prompt(seed), params)
+    assert counts(answer) == (0, DOCUMENT_TOKENS)
+    assert_right([answer], reference.answers([prompt(seed)]))
+
+
+@pytest.fixture(scope="module")
+def site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlendSite]:
+    site = BlendSite(tmp_path_factory.mktemp("blend"))
+    yield site
+    site.close()
+
+
+def test_what_is_computed_again_is_exact_and_faults_are_seen(site: BlendSite, reference: Reference) -> None:
+    site.control()
+    assert_exact(site, reference, 1)
+    assert_exact(site, reference, 2, {"lmcache.blend_selector": "cacheblend"})
+    assert counts(site.ask(prompt(3), NONE_COMPUTED)) == (DOCUMENT_TOKENS, 0)
+    for seed, fault in enumerate(("unturned", "swapped"), 4):
+        site.control(fault=fault)
+        reused, computed = counts(site.ask(prompt(seed), NONE_COMPUTED))
+        assert computed > reused, f"{fault} segments pass for right ones"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row_tokens", [16, 1])
+def test_rows_of_16_and_of_single_tokens_are_exact(site: BlendSite, reference: Reference, row_tokens: int) -> None:
+    site.control(row_tokens=row_tokens)
+    assert_exact(site, reference, 100 + row_tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step_tokens", [100, 16, 1])
+def test_slices_over_steps_are_exact(site: BlendSite, reference: Reference, step_tokens: int) -> None:
+    site.control(step_tokens=step_tokens)
+    assert_exact(site, reference, 200 + step_tokens, {"lmcache.blend_selector": "cacheblend"})
+
+
+@pytest.mark.slow
+def test_four_at_once_beside_others_that_are_prefilled_in_chunks_and_decoded(
+    engine_environment: None, reference: Reference, tmp_path: Path
+) -> None:
+    asked = [prompt(seed, order) for seed, order in enumerate(((0, 1, 2), (2, 1, 0), (1, 2, 0), (1, 0, 2)), 300)]
+    others = [random_prompt(seed, 1_500) for seed in (310, 311)]
+    truth = reference.answers([*others, *asked])
+    site = BlendSite(tmp_path, control={"vllm": {"max_num_batched_tokens": 256}})
+    try:
+        site.control(step_tokens=100)
+        answers = site.engine.ask_together([*others, *asked])
+        assert_right(answers, truth)
+        for answer in answers[len(others) :]:
+            assert counts(answer) == (0, DOCUMENT_TOKENS)
+    finally:
+        site.close()
+
+
+@pytest.mark.slow
+def test_a_chunk_behind_a_hole_in_its_own_prefix_is_exact(
+    engine_environment: None, reference: Reference, tmp_path: Path
+) -> None:
+    """The prompt's first chunk is lost, and those behind it are used as they are."""
+    l2 = L2Folder(tmp_path / "l2")
+    l2.path.mkdir()
+    tokens = random_prompt(400, 5 * CHUNK_TOKENS)
+    asked = tokens + random_prompt(401, 20)
+    site = BlendSite(tmp_path, l2=l2)
+    try:
+        l2.wait_for_objects(DOCUMENT_TOKENS // CHUNK_TOKENS, STORED_SECONDS)
+        before = set(l2.objects())
+        site.engine.ask([tokens[: CHUNK_TOKENS + 1]], max_tokens=1)
+        l2.wait_for_objects(len(before) + 1, STORED_SECONDS)
+        (first,) = set(l2.objects()) - before
+        site.engine.ask([[*tokens, 5]], max_tokens=1)
+        l2.wait_for_objects(len(before) + 5, STORED_SECONDS)
+        site.server.wait_written(STORED_SECONDS)
+        site.server.stop()
+        first.unlink()
+        site.server.start()
+        site.engine.ask_until_cached(random_prompt(402, CHUNK_TOKENS + 1), timeout_seconds=STORED_SECONDS)
+        answer = site.ask(asked, NONE_COMPUTED)
+        assert counts(answer) == (4 * CHUNK_TOKENS, 0)
+        assert_right([answer], reference.answers([asked]))
+    finally:
+        site.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_workers_choose_alike_and_are_exact(engine_environment: None, reference: Reference, tmp_path: Path) -> None:
+    extra = {**BLENDS, **SPINNING_WORKERS}
+    site = BlendSite(tmp_path, extra=extra, one_process=False, tensor_parallel=2)
+    try:
+        assert_exact(site, reference, 500, {"lmcache.blend_selector": "cacheblend"})
+        assert counts(site.ask(prompt(501), NONE_COMPUTED)) == (DOCUMENT_TOKENS, 0)
+        some = counts(site.ask(prompt(502), {"lmcache.blend_recompute_ratios": [0.5, 0.25]}))
+        assert some == (DOCUMENT_TOKENS - DOCUMENT_TOKENS // 4, DOCUMENT_TOKENS // 4)
+    finally:
+        site.close()
+
+
+@pytest.mark.slow
+def test_a_wrong_rotation_turns_blending_off_and_answers_stay_right(
+    engine_environment: None, reference: Reference, tmp_path: Path
+) -> None:
+    site = BlendSite(tmp_path, control={"fault": "base"})
+    try:
+        assert "blending is off: K of layer 'model.layers.0.self_attn.attn'" in site.engine.log
+        answer = site.ask(prompt(600), NONE_COMPUTED)
+        assert answer.kv_transfer_params == {"lmcache.blend": {"not_blended": "off"}}
+        assert_right([answer], reference.answers([prompt(600)]))
+    finally:
+        site.close()
