@@ -50,7 +50,7 @@ class BlendSchedules(Schedules):
         at_once=st.booleans(),
         eager=st.sampled_from([0, 2]),
     )
-    def start(  # type: ignore[override]
+    def start(
         self,
         ahead: int,
         reuses_at_once: bool,

@@ -45,8 +45,8 @@ def loaded(rig: Rig, load: BlendLoad, *flags: bool, prefix: bool = True) -> Step
     return rig.step()
 
 
-def ended(rig: Rig, load: BlendLoad, *figures: int, failed: str = "") -> None:
-    result = BlendResult(*(figures or (0, 0, 0)), failed)
+def ended(rig: Rig, load: BlendLoad, reused: int = 0, recomputed: int = 0, gaps: int = 0, *, failed: str = "") -> None:
+    result = BlendResult(reused, recomputed, gaps, failed)
     rig.side.on_worker_results(WorkerReport({}, blend_results={load.id: result}), [load.request_id])
 
 

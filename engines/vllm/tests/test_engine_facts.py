@@ -11,9 +11,12 @@ import pytest
 from lmcache_kv_identity import adapter_fingerprint
 from lmcache_vllm import adapter_contents
 from lmcache_vllm.adapter_contents import AdapterContents
+from lmcache_vllm.blend_choice import BlendChoices
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_configs, request_facts, step_facts
+from lmcache_vllm.handoffs import Handoff
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.prompt_identity import Placeholder
+from lmcache_vllm.settings import Settings
 
 
 def request(**given: Any) -> Any:
@@ -31,6 +34,7 @@ def request(**given: Any) -> Any:
             "trace_headers": None,
             "skip_reading_prefix_cache": False,
             "resumable": False,
+            "sampling_params": SimpleNamespace(prompt_logprobs=None),
         }
         | given
     )
@@ -88,6 +92,39 @@ def test_everything_that_a_request_may_have(tmp_path: Path) -> None:
 )
 def test_requests_that_are_not_cached(given: dict[str, Any], skip_reason: str) -> None:
     assert request_facts(request(**given), AdapterContents()).skip_reason == skip_reason
+
+
+@pytest.mark.parametrize(
+    ("given", "obstacle"),
+    [
+        ({}, ""),
+        (
+            {"mm_features": [SimpleNamespace(identifier="cat", mm_position=SimpleNamespace(offset=1, length=2))]},
+            "images",
+        ),
+        ({"sampling_params": SimpleNamespace(prompt_logprobs=0)}, "prompt_logprobs"),
+        ({"sampling_params": None}, "pooling"),
+        ({"skip_reading_prefix_cache": True}, "skips_cache"),
+        ({"prompt_embeds": object()}, "prompt_embeds"),
+        ({"cache_salt": "a@b"}, "cache_salt"),
+    ],
+)
+def test_requests_that_are_not_blended(given: dict[str, Any], obstacle: str) -> None:
+    contents, choices = AdapterContents(), BlendChoices(Settings(blend="all"), ["cacheblend"])
+    found = request_facts(request(**given), contents, None, choices).blend
+    assert found is not None
+    assert found.obstacle == obstacle
+    assert request_facts(request(**given), contents).blend is None
+
+
+def test_adapters_and_handoffs_are_not_blended(tmp_path: Path) -> None:
+    choices = BlendChoices(Settings(blend="all"), ["cacheblend"])
+    adapted = request(lora_request=lora(adapter(tmp_path, b"weights")))
+    handed = request_facts(request(), AdapterContents(), Handoff("h", gives=False), choices).blend
+    found = request_facts(adapted, AdapterContents(), None, choices).blend
+    assert found is not None
+    assert handed is not None
+    assert (found.obstacle, handed.obstacle) == ("adapter", "handoff")
 
 
 def test_an_adapter_is_known_by_its_content(tmp_path: Path) -> None:

@@ -36,6 +36,20 @@ def test_what_is_not_ours_is_left_alone() -> None:
     assert Settings.of({"other": 1, "lmcache.save_decode": True}) == Settings(save_decode=True)
 
 
+def test_blending() -> None:
+    found = Settings.of(
+        {
+            "lmcache.blend": "requests",
+            "lmcache.blend_recompute_ratios": [0.3, 0.15],
+            "lmcache.blend_check_layers": [1, 2],
+            "lmcache.blend_thresholds": [4],
+        }
+    )
+    assert (found.blend, found.blend_recompute_ratios, found.blend_check_layers) == ("requests", (0.3, 0.15), (1, 2))
+    assert found.blend_thresholds == (4.0,)
+    assert Settings.of({"lmcache.blend_recompute_ratios": 1}).blend_recompute_ratios == (1.0,)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -54,6 +68,26 @@ def test_what_is_not_ours_is_left_alone() -> None:
         ({"lmcache.engine_url": "10.0.0.1:8100", "lmcache.pd_role": "both"}, "an address like"),
         ({"lmcache.engine_url": "http://u@h:1/v1", "lmcache.pd_role": "both"}, "an address like"),
         ({"lmcache.engine_url": "http://h:99999", "lmcache.pd_role": "both"}, "an address like"),
+        ({"lmcache.blend": "on"}, "one of off, requests, all"),
+        ({"lmcache.blend": True}, "one of off, requests, all"),
+        ({"lmcache.blend": ["all"]}, "one of off, requests, all"),
+        ({"lmcache.blend_selector": ""}, "a text"),
+        ({"lmcache.blend_recompute_ratios": [1.5]}, "shares from 0 to 1"),
+        ({"lmcache.blend_recompute_ratios": []}, "shares from 0 to 1"),
+        ({"lmcache.blend_recompute_ratios": "0.15"}, "a list of at most 16 numbers from 0, like [0.15]"),
+        (
+            {"lmcache.blend_recompute_ratios": [0.2, 0.1]},
+            "'lmcache.blend_recompute_ratios' has 2 values; it has one for all check layers, or one for each of the 1",
+        ),
+        ({"lmcache.blend_check_layers": []}, "ascending numbers of layers"),
+        ({"lmcache.blend_check_layers": [2, 1]}, "ascending numbers of layers"),
+        ({"lmcache.blend_check_layers": [1, 1]}, "ascending numbers of layers"),
+        ({"lmcache.blend_check_layers": [0.5]}, "ascending numbers of layers"),
+        ({"lmcache.blend_check_layers": 1}, "a list of at most 16 numbers from 0, like [1]"),
+        ({"lmcache.blend_thresholds": [-1]}, "a list of at most 16 numbers from 0, like [0.5]"),
+        ({"lmcache.blend_thresholds": [0.1, 0.2], "lmcache.blend_check_layers": [1, 2, 3]}, "has 2 values"),
+        ({"lmcache.blend_min_tokens": 0.5}, "from 0"),
+        ({"lmcache.blend_step_tokens": 0}, "from 1"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], says: str) -> None:

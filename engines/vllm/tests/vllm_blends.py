@@ -172,6 +172,10 @@ class Ranks:
         self._sent: Counter[str] = Counter()
         self._bad: dict[str, set[int]] = {}
 
+    @property
+    def loaded_tokens(self) -> int:
+        return sum(rank.loaded_tokens for rank in self.ranks)
+
     def run(self, step: Step, chooses: Callable[[str, int], bool]) -> StepResults:
         all_results = [rank.run(step, chooses) for rank in self.ranks]
         for results in all_results:

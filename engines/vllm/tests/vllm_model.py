@@ -23,6 +23,9 @@ from lmcache_vllm.scheduler import SchedulerSide
 class Worker(Protocol):
     """All of its ranks."""
 
+    @property
+    def loaded_tokens(self) -> int: ...
+
     def run(self, step: Step, chooses: Callable[[str, int], bool]) -> StepResults: ...
 
 
