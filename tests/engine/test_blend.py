@@ -184,7 +184,8 @@ def test_two_workers_choose_alike_and_are_exact(engine_environment: None, refere
     try:
         assert_exact(site, reference, 500, {"lmcache.blend_selector": "cacheblend"})
         assert counts(site.ask(prompt(501), NONE_COMPUTED)) == (DOCUMENT_TOKENS, 0)
-        some = counts(site.ask(prompt(502), {"lmcache.blend_recompute_ratios": [0.5, 0.25]}))
+        # At the first layer there is only rounding to choose by; all that were chosen there deviate at the second.
+        some = counts(site.ask(prompt(502), {"lmcache.blend_recompute_ratios": [0.25, 0.0]}))
         assert some == (DOCUMENT_TOKENS - DOCUMENT_TOKENS // 4, DOCUMENT_TOKENS // 4)
     finally:
         site.close()
