@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,7 @@ def _read_wrong(task: Any, order: Any, registration: Any, slots: Any, pages: Any
 
 
 def _step(self: Any, steps: Any) -> Any:
-    tokens = _control("step_tokens") or self._settings.blend_step_tokens
-    self._settings = replace(self._settings, blend_step_tokens=tokens)
+    self._tokens_max = _control("step_tokens") or self._tokens_max
     return _step_as_set(self, steps)
 
 
@@ -63,11 +61,14 @@ def _wrong_rotary(table: Any, style: Any) -> Rotary:
     return _rotary(table[: len(table) // 2 * 2 : 2] if _control("fault") == "base" else table, style)
 
 
-blend_gate.Rotary = _wrong_rotary  # type: ignore[misc, assignment]
-BlendPages.write = _write_wrong  # type: ignore[method-assign]
-blend_load._read = _read_wrong
-blending.runs_of = _cut_runs
-blending.Blending.step = _step  # type: ignore[method-assign]
+for owner, name, planted in (
+    (blend_gate, "Rotary", _wrong_rotary),
+    (BlendPages, "write", _write_wrong),
+    (blend_load, "_read", _read_wrong),
+    (blending, "runs_of", _cut_runs),
+    (blending.Blending, "step", _step),
+):
+    setattr(owner, name, planted)
 
 if __name__ == "__main__":
     run(engine_options(parse_arguments()) | {"worker_cls": "lmcache_vllm.BlendWorker"} | (_control("vllm") or {}))

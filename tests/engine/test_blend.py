@@ -56,11 +56,11 @@ class BlendSite:
         self.server = ServerProcess([*options, *(l2.adapter_option() if l2 else ())], folder / "server.log")
         self.server.start()
         extra = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000, **BLENDS}
-        engine = {"extra": extra, "one_process": True} | engine
+        own: dict[str, Any] = {"extra": extra, "one_process": True} | engine
         arguments = [str(self._control), "--max-num-seqs", "64", "--max-model-len", "4096"]
         log = folder / "engine.log"
         self.engine = EngineProcess(
-            log, port=self.server.port, connector="own", driver=DRIVER, options=arguments, **engine
+            log, port=self.server.port, connector="own", driver=DRIVER, options=arguments, **own
         )
         try:
             self.engine.start()

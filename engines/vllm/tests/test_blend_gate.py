@@ -16,7 +16,7 @@ from lmcache_vllm.kv_caches import KVCaches
 from lmcache_vllm.placement import CacheGroup
 
 torch = pytest.importorskip("torch")
-nn = torch.nn
+Module: Any = torch.nn.Module
 
 BLOCKS, HEADS, SLOTS, SIZE, LAYERS, POSITIONS = 20, 2, 16, 8, 3, 512
 VOCABULARY = 100
@@ -43,14 +43,14 @@ def turned(cos_sin: Any, *, neox: bool = True) -> Turn:
     return turn
 
 
-class Embedding(nn.Module):  # type: ignore[misc]
+class Embedding(Module):  # type: ignore[misc]
     def __init__(self, cos_sin: Any, *, neox: bool = True) -> None:
         super().__init__()
         self.is_neox_style = neox
         self.register_buffer("cos_sin_cache", cos_sin)
 
 
-class Layer(nn.Module):  # type: ignore[misc]
+class Layer(Module):  # type: ignore[misc]
     """Keeps K with its slots innermost, as vLLM does on the CPU."""
 
     num_kv_heads, head_size = HEADS, SIZE
@@ -68,18 +68,18 @@ class Layer(nn.Module):  # type: ignore[misc]
             planes[block, :, 1].view(HEADS, SLOTS, SIZE)[:, place] = value[row].to(cache.dtype)
 
 
-class Model(nn.Module):  # type: ignore[misc]
+class Model(Module):  # type: ignore[misc]
     """`turns`: what each layer does to K; `embeddings`: what it says that it does."""
 
     def __init__(self, turns: Sequence[Turn], embeddings: Sequence[Any], dtype: Any = torch.float32) -> None:
         super().__init__()
-        self.layers = nn.ModuleList()
+        self.layers = torch.torch.nn.ModuleList()
         for embedding in embeddings:
-            attention = nn.Module()
+            attention = Module()
             attention.attn = Layer(dtype)
             if embedding is not None:
                 attention.rotary_emb = embedding
-            block = nn.Module()
+            block = Module()
             block.self_attn = attention
             self.layers.append(block)
         self.turns = turns
@@ -187,6 +187,11 @@ def test_a_length_of_k_or_v_that_depends_on_the_position_is_seen() -> None:
 
 def test_a_model_that_computes_no_numbers_is_seen() -> None:
     assert "nan" in tried(alike(lambda key, positions: key * float("nan"), Embedding(table())))
+
+
+def test_a_model_of_too_few_positions_is_not_tried() -> None:
+    model = alike(turned(table()), Embedding(table()[:90]))
+    assert tried(model) == "the model has 90 positions, too few to be tried"
 
 
 def test_two_rotations_in_one_layer_are_refused() -> None:

@@ -99,7 +99,9 @@ class Model:
 def blending(model: Model, ranks: Any = None, rows_max: int = 64, **settings: Any) -> Blending:
     passes: Any = model
     pages: Any = model
-    return Blending(passes, pages, ranks or OneRank(), Settings(**settings), rows_max=rows_max)
+    ours = Settings(**settings)
+    tokens_max = ours.blend_step_tokens
+    return Blending(passes, pages, ranks or OneRank(), ours, tokens_max=tokens_max, rows_max=rows_max)
 
 
 def segment(

@@ -73,8 +73,9 @@ def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> B
         reason = f"the model cannot be called for chosen tokens: {error}"
     if not ranks.agree(not reason):
         return reason or "another worker cannot"
-    rows_max = runner.scheduler_config.max_num_seqs
-    return Blending(passes, pages, ranks, settings, rows_max=rows_max)
+    scheduler = runner.scheduler_config
+    tokens_max = min(settings.blend_step_tokens, scheduler.max_num_batched_tokens)
+    return Blending(passes, pages, ranks, settings, tokens_max=tokens_max, rows_max=scheduler.max_num_seqs)
 
 
 def _check_backends(runner: Any) -> None:
@@ -148,10 +149,12 @@ def what_is_wrong(passes: ModelPass, pages: BlendPages, scratch: Scratch, model_
     tokens = [generator.randrange(model_config.get_vocab_size()) for _ in range(TOKENS)]
     runs = (range(TOKENS),)
     far = min(model_config.max_model_len, pages.positions or model_config.max_model_len) - TOKENS - 1
+    if far < max(SHIFTS):
+        return f"the model has {far + TOKENS + 1} positions, too few to be tried"
     passes.run(passes.batch(runs, tokens, scratch.first, pages.block_tokens))
     scratch.gather()
     worst, noise = 0.0, dict[str, float]()
-    for shift in sorted({shift for shift in (*SHIFTS, far) if 0 < shift <= far}):
+    for shift in sorted({*SHIFTS, far}):
         passes.run(passes.batch(runs, tokens, scratch.computed, pages.block_tokens, shift))
         pages.write(scratch.buffer.ctypes.data, scratch.chunk.chunk_tokens, range(TOKENS), scratch.moved, 0, shift)
         errors = list(_errors(pages, scratch))

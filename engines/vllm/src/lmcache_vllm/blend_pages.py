@@ -40,6 +40,10 @@ class BlendPages:
     def __init__(self, caches: KVCaches, layers: Mapping[str, Any], rotaries: Mapping[str, Rotary | None]) -> None:
         """`layers`: vLLM's attention layers by name; `rotaries`: of each layer what turns its K, None where nothing does.
         Raises LayoutError for pages of which single rows cannot be written."""
+        if caches.device != "cpu":
+            raise LayoutError(
+                f"pages on the device '{caches.device}' are not moved token by token; those of the CPU are"
+            )
         if len({group.table for group in caches.groups}) != 1:
             raise LayoutError(f"the layers are in {len(caches.groups)} KV cache groups; one is blended")
         self._caches = caches

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from lmcache_blend_select import Facts, Need, Segment, Selector, SelectorError, budget, select, selector
 
+from lmcache_blend_select import Facts, Need, Segment, Selector, SelectorError, budget, select, selector
 from lmcache_vllm.metadata import BlendLoad, BlendResult, BlendStep
 from lmcache_vllm.settings import Settings
 
@@ -113,18 +113,27 @@ class Blending:
     """Runs the blends of one worker. Everything on the model's thread."""
 
     def __init__(
-        self, passes: ModelPass, pages: BlendPages, ranks: Ranks, settings: Settings, *, rows_max: int
+        self,
+        passes: ModelPass,
+        pages: BlendPages,
+        ranks: Ranks,
+        settings: Settings,
+        *,
+        tokens_max: int,
+        rows_max: int,
     ) -> None:
+        """`tokens_max` and `rows_max`: of one step."""
         self.pages = pages
         self._passes = passes
         self._ranks = ranks
         self._settings = settings
+        self._tokens_max = tokens_max
         self._rows_max = rows_max
         self._running: dict[int, Blend] = {}
 
     def step(self, steps: Iterable[tuple[BlendLoad, BlendStep]]) -> Mapping[int, BlendResult]:
         """Run slices of these blends, one of each as long as tokens of this step are left; results of those that are over."""
-        left = self._settings.blend_step_tokens
+        left = self._tokens_max
         over: dict[int, BlendResult] = {}
         for order, step in steps:
             try:
@@ -228,7 +237,7 @@ class Blending:
         return chosen
 
     def _slices(self, todo: Mask, until: str | None = None) -> Course:
-        for part in in_slices(runs_of(todo), self._settings.blend_step_tokens, self._rows_max):
+        for part in in_slices(runs_of(todo), self._tokens_max, self._rows_max):
             yield Slice(part, until)
 
 
