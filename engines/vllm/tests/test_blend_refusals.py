@@ -121,8 +121,10 @@ def test_every_reason_is_said_at_once() -> None:
 
 
 def test_selectors() -> None:
-    assert blend_selectors(Settings(blend_selector="none of these")) == ()
+    assert blend_selectors(Settings(blend_selector="none of these")) == {}
     pytest.importorskip("lmcache_blend_select")
-    assert {"cacheblend", "full", "lego_link", "none"} <= set(blend_selectors(BLENDING))
+    found = blend_selectors(BLENDING)
+    assert {"cacheblend", "full", "lego_link", "none"} <= found.keys()
+    assert [name for name, looks_at_question in found.items() if looks_at_question] == ["question"]
     with pytest.raises(ValueError, match=r"'lmcache.blend_selector'.*best"):
         blend_selectors(Settings(blend="all", blend_selector="best"))

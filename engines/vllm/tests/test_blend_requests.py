@@ -27,7 +27,7 @@ BLENDING = replace(SETTINGS, blend="all", blend_min_tokens=4)
 
 
 def rig(settings: Settings = BLENDING, **given: Any) -> Rig:
-    """Somebody has stored the document alone, and the prompt's first chunk."""
+    """Another engine has stored the document alone, and the first chunk of the prompt."""
     found = Rig(settings, blends=True, **given)
     found.store(RequestFacts("d", DOCUMENT, 16), 16)
     found.store(RequestFacts("h", HEAD, 8), 8)
@@ -79,6 +79,15 @@ def test_the_last_token_is_computed() -> None:
     load = begin(found, replace(PROMPT, tokens=PROMPT.tokens[:END], prompt_tokens=END))
     assert (load.end, load.segments[-1].end) == (END - 1, END)
     assert len(array("i", load.token_ids)) == END, "the server is asked for the segment as a whole"
+
+
+def test_a_selector_that_looks_at_the_question_gets_all_tokens_before_the_last() -> None:
+    found = rig()
+    load = begin(found, replace(PROMPT, blend=replace(CHOICE, to_the_end=True)))
+    assert (load.end, load.segments[-1].end, len(load.block_ids)) == (31, END, 8)
+    assert list(array("i", load.token_ids)) == PROMPT.tokens[:31]
+    found.load(replace(PROMPT, request_id="s", tokens=[9] * 32, blend=replace(CHOICE, to_the_end=True)))
+    assert found.side.blend_answer("s") == {"not_blended": "no_match"}
 
 
 def test_a_segment_that_one_rank_lacks_is_a_gap_for_all() -> None:
@@ -197,7 +206,7 @@ def test_a_preempted_request_is_clean_and_blended_again() -> None:
 # Ends that are not good ones
 
 
-def test_nothing_that_was_loaded_is_no_blend() -> None:
+def test_without_loaded_segments_nothing_is_blended() -> None:
     found = rig()
     load = begin(found)
     assert loaded(found, load, False, False).blend_cancels == (BlendCancel(load.id, 8),)
@@ -208,7 +217,7 @@ def test_nothing_that_was_loaded_is_no_blend() -> None:
     assert found.side.matched_tokens("r", 0) == (0, False), "it would find the same again"
 
 
-def test_flags_that_do_not_fit_are_none() -> None:
+def test_flags_that_do_not_fit_count_as_failures() -> None:
     found = rig()
     load = begin(found)
     assert loaded(found, load, True).blend_cancels == (BlendCancel(load.id, 0),)
@@ -343,11 +352,11 @@ def test_a_request_that_was_looked_up_when_blending_went_off_takes_its_prefix() 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"blend": replace(CHOICE, obstacle="images")}, "images"),
+        ({"blend": replace(CHOICE, refused="images")}, "images"),
         ({"tokens": [9] * 32}, "no_match"),
         ({"tokens": [*[9] * 8, *DOCUMENT[:4], *[9] * 20]}, "no_match"),
         ({"tokens": [1, 2, 3], "prompt_tokens": 3}, "short"),
-        ({"skip_reason": "cache_salt", "blend": replace(CHOICE, obstacle="cache_salt")}, "cache_salt"),
+        ({"skip_reason": "cache_salt", "blend": replace(CHOICE, refused="cache_salt")}, "cache_salt"),
     ],
 )
 def test_a_request_is_counted_once_with_its_reason(given: dict[str, Any], reason: str) -> None:
@@ -388,7 +397,7 @@ def test_a_request_that_did_not_ask_gets_no_answer() -> None:
     assert found.side.blend_answer("r") is None
     found.load(replace(PROMPT, request_id="s", tokens=[9] * 32, blend=replace(CHOICE, asked=False)))
     assert found.side.blend_answer("s") is None
-    assert found.side.blend_answer("nobody") is None
+    assert found.side.blend_answer("unknown") is None
 
 
 def segment(start: int, end: int, old: int = 0, tokens: int | None = None) -> BlendSegment:
@@ -448,7 +457,9 @@ def test_the_worse_of_two_results_counts() -> None:
 # What requests say
 
 ALL, SOME = (
-    BlendChoices(Settings(blend=mode, blend_check_layers=(1, 3)), ["cacheblend", "full"])
+    BlendChoices(
+        Settings(blend=mode, blend_check_layers=(1, 3)), {"full": False, "cacheblend": False, "question": True}
+    )
     for mode in ("all", "requests")
 )
 DEFAULT = ("cacheblend", (0.15,))
@@ -465,14 +476,16 @@ DEFAULT = ("cacheblend", (0.15,))
         (SOME, {"lmcache.tag": "x"}, None),
         (SOME, {BLEND: True}, DEFAULT),
         (SOME, {SELECTOR: "full"}, ("full", (0.15,))),
+        (SOME, {SELECTOR: "question"}, ("question", (0.15,))),
         (SOME, {RATIOS: 0.3}, ("cacheblend", (0.3,))),
         (SOME, {BLEND: True, RATIOS: [0.3, 0]}, ("cacheblend", (0.3, 0.0))),
-        (BlendChoices(Settings(), []), {BLEND: True}, None),
+        (BlendChoices(Settings(), {}), {BLEND: True}, None),
     ],
 )
 def test_whether_and_how(choices: BlendChoices, params: Any, found: Any) -> None:
     choice = choices.of(params)
     assert (choice and (choice.selector, choice.ratios)) == found
+    assert choice is None or choice.to_the_end == (choice.selector == "question")
     if choice and isinstance(params, dict):
         assert choice.asked
         assert choice.is_own == (SELECTOR in params or RATIOS in params)
@@ -484,7 +497,7 @@ def test_whether_and_how(choices: BlendChoices, params: Any, found: Any) -> None
         ({BLEND: "yes"}, "'lmcache.blend' is 'yes'; it is true or false"),
         ({BLEND: 1}, "true or false"),
         ({BLEND: None}, "true or false"),
-        ({SELECTOR: "best"}, "'lmcache.blend_selector' is 'best'; it is one of cacheblend, full"),
+        ({SELECTOR: "best"}, "'lmcache.blend_selector' is 'best'; it is one of cacheblend, full, question"),
         ({SELECTOR: ["full"]}, "it is one of"),
         ({SELECTOR: {}}, "it is one of"),
         ({RATIOS: 2}, "from 0 to 1"),
@@ -500,7 +513,7 @@ def test_whether_and_how(choices: BlendChoices, params: Any, found: Any) -> None
 def test_a_wrong_value_hurts_its_request_alone(params: dict[str, Any], says: str) -> None:
     choice = SOME.of(params)
     assert choice is not None
-    assert (choice.obstacle, choice.asked) == ("bad_value", True)
+    assert (choice.refused, choice.asked) == ("bad_value", True)
     assert says in choice.message or len(choice.message) == 300
     found = rig()
     found.load(replace(PROMPT, blend=choice))

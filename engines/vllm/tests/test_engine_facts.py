@@ -95,7 +95,7 @@ def test_requests_that_are_not_cached(given: dict[str, Any], skip_reason: str) -
 
 
 @pytest.mark.parametrize(
-    ("given", "obstacle"),
+    ("given", "refused"),
     [
         ({}, ""),
         (
@@ -109,22 +109,22 @@ def test_requests_that_are_not_cached(given: dict[str, Any], skip_reason: str) -
         ({"cache_salt": "a@b"}, "cache_salt"),
     ],
 )
-def test_requests_that_are_not_blended(given: dict[str, Any], obstacle: str) -> None:
-    contents, choices = AdapterContents(), BlendChoices(Settings(blend="all"), ["cacheblend"])
+def test_requests_that_are_not_blended(given: dict[str, Any], refused: str) -> None:
+    contents, choices = AdapterContents(), BlendChoices(Settings(blend="all"), {"cacheblend": False})
     found = request_facts(request(**given), contents, None, choices).blend
     assert found is not None
-    assert found.obstacle == obstacle
+    assert found.refused == refused
     assert request_facts(request(**given), contents).blend is None
 
 
 def test_adapters_and_handoffs_are_not_blended(tmp_path: Path) -> None:
-    choices = BlendChoices(Settings(blend="all"), ["cacheblend"])
+    choices = BlendChoices(Settings(blend="all"), {"cacheblend": False})
     adapted = request(lora_request=lora(adapter(tmp_path, b"weights")))
     handed = request_facts(request(), AdapterContents(), Handoff("h", gives=False), choices).blend
     found = request_facts(adapted, AdapterContents(), None, choices).blend
     assert found is not None
     assert handed is not None
-    assert (found.obstacle, handed.obstacle) == ("adapter", "handoff")
+    assert (found.refused, handed.refused) == ("adapter", "handoff")
 
 
 def test_an_adapter_is_known_by_its_content(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,22 +27,24 @@ class BlendChoice:
     """The request named the selector or the ratios itself: what fails with them is not the engine's fault."""
     asked: bool = False
     """The request named blending; it gets an answer."""
-    obstacle: str = ""
-    """Why it cannot be blended, in a word for counters; empty: it can."""
+    to_the_end: bool = False
+    """Tokens behind the last segment are part of the blend, too: the selector looks at what the question attends to."""
+    refused: str = ""
+    """Why it is not blended, in a word for counters; empty: it may be."""
     message: str = ""
-    """The obstacle in a sentence."""
+    """Why not, in a sentence; empty where the word says it all."""
 
 
 class BlendChoices:
     """Reads what requests say. Never raises: a value that is wrong leaves its request unblended."""
 
-    def __init__(self, settings: Settings, selectors: Collection[str]) -> None:
-        """`selectors`: names that may be chosen."""
+    def __init__(self, settings: Settings, selectors: Mapping[str, bool]) -> None:
+        """`selectors`: names that may be chosen, and whether each of them looks at the question."""
         self._settings = settings
-        self._selectors = sorted(selectors)
+        self._selectors = dict(sorted(selectors.items()))
 
-    def of(self, params: Any, obstacle: str = "") -> BlendChoice | None:
-        """`params` are kv_transfer_params as they came. `obstacle`: why this request cannot be blended. None for one that is
+    def of(self, params: Any, refused: str = "") -> BlendChoice | None:
+        """`params` are kv_transfer_params as they came. `refused`: why this request cannot be blended. None for one that is
         not to be."""
         mode = self._settings.blend
         if mode == "off":
@@ -58,15 +60,15 @@ class BlendChoices:
         except ValueError as error:
             message = str(error)[:_MESSAGE_CHARS_MAX]
             logger.warning("a request is not blended: %s", message)
-            return BlendChoice(asked=True, obstacle="bad_value", message=message)
+            return BlendChoice(asked=True, refused="bad_value", message=message)
         is_own = SELECTOR in given or RATIOS in given
-        return BlendChoice(selector, ratios, is_own, bool(given), obstacle)
+        return BlendChoice(selector, ratios, is_own, bool(given), self._selectors[selector], refused)
 
     def _selector(self, given: Mapping[str, Any]) -> str:
         name = given.get(SELECTOR, self._settings.blend_selector)
-        if name not in self._selectors:
+        if not isinstance(name, str) or name not in self._selectors:
             raise ValueError(f"'{SELECTOR}' is {name!r}; it is one of {', '.join(self._selectors)}")
-        return str(name)
+        return name
 
     def _ratios(self, given: Mapping[str, Any]) -> tuple[float, ...]:
         if RATIOS not in given:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
 from lmcache_vllm.settings import PREFIX, Settings
+
+logger = logging.getLogger(__name__)
 
 _PLAIN_TYPES: Final = ("auto", "float32", "float16", "half", "bfloat16", "float")
 _WINDOW_SPECS: Final = ("SlidingWindowSpec", "SlidingWindowMLASpec", "ChunkedLocalAttentionSpec")
@@ -68,12 +71,13 @@ def _spec(group: Any) -> str:
     return type(next(iter(inner.values())) if inner else group.kv_cache_spec).__name__
 
 
-def blend_selectors(settings: Settings) -> tuple[str, ...]:
-    """The names that requests may choose from. Raises ValueError for a selector that is not there, and where none are."""
+def blend_selectors(settings: Settings) -> dict[str, bool]:
+    """The names that requests may choose from, and whether each looks at what the question attends to. One of another package
+    that cannot be loaded is left out. Raises ValueError where none are there, and where the one that is set is not."""
     if settings.blend == "off":
-        return ()
+        return {}
     try:
-        from lmcache_blend_select import available, selector  # of the extra `blend`
+        from lmcache_blend_select import Need, available, selector  # of the extra `blend`
     except ImportError as error:
         raise ValueError(
             f"'{PREFIX}blend' is {settings.blend!r}, and lmcache-blend-select is not there ({error}): "
@@ -83,4 +87,10 @@ def blend_selectors(settings: Settings) -> tuple[str, ...]:
         selector(settings.blend_selector)
     except ValueError as error:
         raise ValueError(f"'{PREFIX}blend_selector': {error}") from None
-    return tuple(available())
+    found = {}
+    for name in available():
+        try:
+            found[name] = Need.ATTENTION in selector(name).needs
+        except ValueError as error:
+            logger.warning("requests cannot choose a selector that is not loaded: %s", error)
+    return found

@@ -84,13 +84,13 @@ class BlendRequests:
         choice = state.facts.blend
         if choice is None:
             return False
-        obstacle = self._obstacle(state, choice)
-        state.unblended = obstacle or state.unblended
-        return not obstacle
+        refused = self._refusal(state, choice)
+        state.unblended = refused or state.unblended
+        return not refused
 
-    def _obstacle(self, state: RequestState, choice: BlendChoice) -> str:
-        if choice.obstacle:
-            return choice.obstacle
+    def _refusal(self, state: RequestState, choice: BlendChoice) -> str:
+        if choice.refused:
+            return choice.refused
         if not state.may_blend:
             return "failed"
         if self._is_off:
@@ -102,9 +102,11 @@ class BlendRequests:
     def end(self, state: RequestState, lookup: Lookup | None, computed: int) -> int:
         """Where the last token lies that a blend would provide; 0: there is none to be made. The last token of all is
         computed in any case: its output is what is asked for."""
-        if lookup is None or not lookup.asks_segments:
+        choice = state.facts.blend
+        if lookup is None or choice is None or not lookup.asks_segments:
             return 0
-        end = min(lookup.segments[-1].end, len(state.facts.tokens) - 1) if lookup.segments else 0
+        last = len(state.facts.tokens) - 1
+        end = min(lookup.segments[-1].end, last) if lookup.segments and not choice.to_the_end else last
         tokens = sum(max(0, min(segment.end, end) - segment.start) for segment in lookup.segments)
         if not lookup.segments:
             state.unblended = "no_match"
@@ -237,7 +239,7 @@ class BlendRequests:
         """The request is over: count whether it was blended."""
         if state.blended:
             self._counters.add("blend_requests")
-        elif state.facts.blend and (reason := state.unblended or state.facts.blend.obstacle):
+        elif state.facts.blend and (reason := state.unblended or state.facts.blend.refused):
             self._counters.add("blend_skipped_requests", reason=reason)
 
     @staticmethod
@@ -254,5 +256,5 @@ class BlendRequests:
                 "selector": choice.selector,
                 "recompute_ratios": list(choice.ratios),
             }
-        reason = state.unblended or choice.obstacle
+        reason = state.unblended or choice.refused
         return {"not_blended": choice.message or reason} if choice.asked and reason else None

@@ -43,7 +43,7 @@ def request_facts(
     skip_reason = _skip_reason(request, salt, configs) or adapter.skip_reason
     blend = None
     if choices is not None:
-        blend = choices.of(request.kv_transfer_params, skip_reason or _blend_obstacle(request, handoff))
+        blend = choices.of(request.kv_transfer_params, skip_reason or _blend_refusal(request, handoff))
     return RequestFacts(
         request_id=request.request_id,
         tokens=request.all_token_ids,
@@ -62,7 +62,7 @@ def request_facts(
     )
 
 
-def _blend_obstacle(request: Any, handoff: Handoff | None) -> str:
+def _blend_refusal(request: Any, handoff: Handoff | None) -> str:
     """Why a request that can be cached cannot be blended, in a word for counters."""
     sampling = request.sampling_params
     if request.lora_request:

@@ -59,7 +59,7 @@ class Settings:
     blend_min_tokens: int = 256
     """Prompts with fewer tokens in reused chunks take their prefix only."""
     blend_step_tokens: int = 2048
-    """At most so many tokens of blends are computed in one step."""
+    """Tokens of blends that one step computes at most."""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
