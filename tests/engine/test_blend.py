@@ -122,6 +122,16 @@ def test_rows_of_16_and_of_single_tokens_are_exact(site: BlendSite, reference: R
 
 
 @pytest.mark.slow
+def test_the_question_is_part_of_a_blend_whose_selector_asks_for_its_attention(
+    site: BlendSite, reference: Reference
+) -> None:
+    site.control(step_tokens=100)
+    assert_exact(site, reference, 150, {"lmcache.blend_selector": "question"})
+    some = {"lmcache.blend_selector": "question", "lmcache.blend_recompute_ratios": [0.25, 0.0]}
+    assert counts(site.ask(prompt(151), some)) == (DOCUMENT_TOKENS - DOCUMENT_TOKENS // 4, DOCUMENT_TOKENS // 4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step_tokens", [100, 16, 1])
 def test_slices_over_steps_are_exact(site: BlendSite, reference: Reference, step_tokens: int) -> None:
     site.control(step_tokens=step_tokens)

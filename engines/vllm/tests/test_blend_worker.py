@@ -23,6 +23,7 @@ from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment, Blen
 from lmcache_client.messages import SlotDescriptor
 from lmcache_vllm import worker
 from lmcache_vllm.blend_load import load_blend
+from lmcache_vllm.blend_pages import attention_paid
 from lmcache_vllm.blending import Blending, OneRank, in_slices, runs_of
 from lmcache_vllm.metadata import BlendCancel, BlendLoad, BlendLoaded, BlendResult, BlendStep, StepPlan, Transfer
 from lmcache_vllm.placement import Placement
@@ -78,6 +79,9 @@ class Model:
     layer_names = LAYER_NAMES
     passes: list[tuple[list[int], str | None]] = field(default_factory=list)
     written: dict[str, set[int]] = field(default_factory=dict)
+    paid: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(64, np.float32))
+    """Attention of each token of the question."""
+    asking: list[int] = field(default_factory=list)
 
     def batch(self, runs: Sequence[range], token_ids: Sequence[int], block_ids: Sequence[int], size: int) -> Any:
         return SimpleNamespace(positions=torch.tensor([position for run in runs for position in run]))
@@ -87,8 +91,18 @@ class Model:
         if self.fails(positions):
             raise RuntimeError("out of memory")
         self.passes.append((positions, until))
-        if until is not None:
-            self.written.setdefault(until, set()).update(positions)
+
+    def run_to(self, name: str, batch: Any) -> Any:
+        """Its queries are the positions."""
+        self.run(batch, name)
+        self.written.setdefault(name, set()).update(batch.positions.tolist())
+        return batch.positions[:, None]
+
+    def attention(self, name: str, queries: Any, positions: Any, keys: Any) -> Any:
+        assert queries[:, 0].tolist() == positions.tolist()
+        self.asking += positions.tolist()
+        assert len(keys) == len(self.paid)
+        return torch.from_numpy(self.paid) * len(positions)
 
     def keys(self, name: str, block_ids: Sequence[int], positions: Any) -> Any:
         written = self.written.get(name, set())
@@ -221,6 +235,29 @@ def test_tokens_above_a_threshold_are_chosen_whatever_the_share_is() -> None:
     model = Model({"layer.1": DEVIATION})
     load = order(segment(0, 64), selector="cacheblend", ratios=(0.0,))
     assert run(blending(model, blend_thresholds=(59.5,)), step(load)) == {1: BlendResult(60, 4, 0)}
+
+
+def test_the_attention_of_the_last_tokens_is_a_fact_for_selectors_that_ask() -> None:
+    """The tokens that deviate most are those that the question does not attend to."""
+    paid = np.zeros(160, np.float32)
+    paid[:32] = 1.0
+    model = Model({"layer.1": np.arange(160, dtype=np.float32)}, paid=paid)
+    load = order(segment(0, 128), end=160, selector="question", ratios=(0.125,))
+    assert run(blending(model, blend_step_tokens=110), step(load)) == {1: BlendResult(112, 16, 32)}
+    assert model.asking == [*range(96, 160)]
+    assert model.passes[-1] == ([*range(16, 32), *range(128, 160)], None)
+
+
+def test_attention_is_that_of_the_model() -> None:
+    generator = torch.Generator().manual_seed(3)
+    queries, keys = torch.randn(5, 4, 8, generator=generator), torch.randn(12, 2, 8, generator=generator)
+    positions = torch.tensor([3, 7, 8, 10, 11])
+    expected = torch.zeros(12)
+    for query, position in zip(queries, positions.tolist(), strict=True):
+        for head in range(4):
+            seen = keys[: position + 1, head // 2]
+            expected[: position + 1] += (seen @ query[head] * 0.5).softmax(dim=0)
+    assert torch.allclose(attention_paid(queries, positions, keys, 0.5), expected, atol=1e-5)
 
 
 def test_an_unknown_selector_fails_its_own_blend_alone() -> None:

@@ -106,6 +106,21 @@ class BlendPages:
         return cells[blocks[:, None, None], heads[:, None], rows[slots, None], columns[slots, None]].float()
 
 
+def attention_paid(queries: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
+    """How much these tokens attend to each, added up over tokens and heads: float32 `[token of keys]`. `queries` and `keys`
+    are `[token][head][element]`, heads of K with as many of queries each; `positions` are those of the queries among keys."""
+    tokens, _, size = queries.shape
+    grouped = queries.float().reshape(tokens, keys.shape[1], -1, size)
+    hidden = torch.arange(len(keys), device=keys.device) > positions[:, None].to(keys.device)
+    paid = torch.zeros(len(keys), device=keys.device)
+    for head in range(
+        keys.shape[1]
+    ):  # one at a time: the scores of all would be as large as the KV cache of the prompt
+        scores = torch.einsum("qgd,kd->gqk", grouped[:, head], keys[:, head]) * scale
+        paid += scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1).sum((0, 1))
+    return paid
+
+
 def _head_size(group: PageGroup, layers: Mapping[str, Any]) -> int:
     sizes = {int(layers[name].head_size) for name in group.layer_names}
     if len(sizes) != 1 or len(group.layer_names) != group.paged.layers:

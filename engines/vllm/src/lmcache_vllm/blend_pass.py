@@ -17,6 +17,8 @@ from vllm.distributed import get_tp_group
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+from lmcache_vllm.blend_pages import attention_paid
+
 
 class LayerReachedError(Exception):
     """A pass was to end before the attention of this layer."""
@@ -38,6 +40,7 @@ class ModelPass:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
+        self._layers = runner.vllm_config.compilation_config.static_forward_context
         self._until: str | None = None
 
     def batch(
@@ -88,30 +91,47 @@ class ModelPass:
         }
         return Batch(positions, inputs, attention, slot_mappings)
 
-    def run(self, batch: Batch, until: str | None = None) -> None:
-        """Write K and V of these tokens in all layers; with `until`, in those up to this one, whose attention does not run."""
+    def run(self, batch: Batch) -> None:
+        """Write K and V of these tokens in all layers."""
         tokens = len(batch.positions)
         if self._runner.lora_config:  # the adapters of the last batch are still set; the next one sets its own
             self._runner._set_active_loras((0,) * tokens, (0,) * tokens, set())
-        self._until = until
+        with (
+            torch.inference_mode(),
+            set_forward_context(
+                dict(batch.attention),
+                self._runner.vllm_config,
+                num_tokens=tokens,
+                slot_mapping=dict(batch.slots),
+                skip_compiled=True,
+            ),
+        ):
+            self._runner.get_model()(**batch.inputs)
+
+    def run_to(self, layer_name: str, batch: Batch) -> torch.Tensor:
+        """Write K and V of these tokens in the layers up to this one, whose attention does not run. Returns its queries:
+        `[token][head x element]`."""
+        queries: list[torch.Tensor] = []
+        hook = self._layers[layer_name].register_forward_pre_hook(
+            lambda layer, args, named: queries.append(args[0] if args else named["query"]), with_kwargs=True
+        )
+        self._until = layer_name
         try:
-            with (
-                torch.inference_mode(),
-                set_forward_context(
-                    dict(batch.attention),
-                    self._runner.vllm_config,
-                    num_tokens=tokens,
-                    slot_mapping=dict(batch.slots),
-                    skip_compiled=True,
-                ),
-            ):
-                self._runner.get_model()(**batch.inputs)
+            self.run(batch)
         except LayerReachedError:
-            return
+            return queries[0]
         finally:
             self._until = None
-        if until is not None:
-            raise ValueError(f"the model has no attention layer '{until}' that the connector is called for")
+            hook.remove()
+        raise ValueError(f"the model has no attention layer '{layer_name}' that the connector is called for")
+
+    def attention(
+        self, layer_name: str, queries: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor
+    ) -> torch.Tensor:
+        """What `attention_paid` says of queries of this layer."""
+        layer = self._layers[layer_name]
+        rows = queries.view(len(queries), layer.num_heads, layer.head_size)
+        return attention_paid(rows, positions, keys, float(layer.impl.scale))
 
     def before_layer(self, name: str) -> None:
         """K and V of this layer were written; its attention is about to run. Raises LayerReachedError to end a pass there."""

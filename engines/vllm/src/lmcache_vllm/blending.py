@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from lmcache_blend_select import Facts, Need, Segment, Selector, SelectorError, budget, select, selector
+from lmcache_blend_select import Facts, Need, Segment, SelectorError, budget, select, selector
 from lmcache_vllm.metadata import BlendLoad, BlendResult, BlendStep
 from lmcache_vllm.settings import Settings
 
-if TYPE_CHECKING:  # torch and vLLM come with them
+if TYPE_CHECKING:  # vLLM comes with them
     from lmcache_vllm.blend_pages import BlendPages
-    from lmcache_vllm.blend_pass import ModelPass
+    from lmcache_vllm.blend_pass import Batch, ModelPass
 
 logger = logging.getLogger(__name__)
 
+QUESTION_TOKENS: Final = 64
+"""At the end of a blend: those whose attention a selector may ask for."""
 T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
 """One for each position of a prompt."""
@@ -89,6 +92,9 @@ class Blend:
         self.moved = self.loaded & ~exact
         """Loaded from other places or prompts. What is exact stays as it was loaded, whatever the selector chooses."""
         self.segments = _joined(order, step)
+        self.chooser = selector(order.selector)
+        self.attention = np.zeros(order.end, np.float32)
+        """By position, that of the question at the check layer that is measured."""
         self.deviation: npt.NDArray[np.float32] = np.empty(0, np.float32)
         """By position, at the check layer that is measured; NaN where it was not."""
         self.course: Course = iter(())
@@ -173,17 +179,22 @@ class Blending:
         order, block_tokens = blend.order, self.pages.block_tokens
         batch = self._together(lambda: self._passes.batch(part.runs, blend.token_ids, order.block_ids, block_tokens))
 
-        def run() -> None:
-            if part.until is None:
-                self._passes.run(batch)
-                return
-            before = self.pages.keys(part.until, order.block_ids, batch.positions)
-            self._passes.run(batch, part.until)
-            moved = self.pages.keys(part.until, order.block_ids, batch.positions) - before
-            blend.deviation[batch.positions.numpy()] = moved.square().sum((1, 2)).cpu().numpy()
-
-        self._together(run)
+        self._together(lambda: self._measure(blend, part.until, batch) if part.until else self._passes.run(batch))
         blend.next = self._together(lambda: next(blend.course, None))
+
+    def _measure(self, blend: Blend, layer: str, batch: Batch) -> None:
+        """Run a pass to this layer, and see how far its K is from what was loaded, and what the question attends to."""
+        blocks = blend.order.block_ids
+        before = self.pages.keys(layer, blocks, batch.positions)
+        queries = self._passes.run_to(layer, batch)
+        moved = self.pages.keys(layer, blocks, batch.positions) - before
+        blend.deviation[batch.positions.numpy()] = moved.square().sum((1, 2)).cpu().numpy()
+        asking = batch.positions >= blend.order.end - QUESTION_TOKENS
+        if Need.ATTENTION in blend.chooser.needs and asking.any():
+            # In order of position, so that what is before these tokens was written.
+            keys = self.pages.keys(layer, blocks, torch.arange(blend.order.end))
+            paid = self._passes.attention(layer, queries[asking.to(queries.device)], batch.positions[asking], keys)
+            blend.attention += paid.cpu().numpy()
 
     def _together(self, work: Callable[[], T]) -> T:
         """Raises BlendFailedError on all ranks where it fails on one."""
@@ -207,32 +218,41 @@ class Blending:
 
     def _chosen(self, blend: Blend) -> Generator[Slice, None, Mask]:
         """The loaded tokens that are computed again."""
-        chooser = selector(blend.order.selector)
+        chooser = blend.chooser
         total = int(np.count_nonzero(blend.moved))
         if not total:
             return blend.none()
         layers = self._settings.blend_check_layers
         counts = [budget(chooser, ratio, total) for ratio in _for_each(layers, blend.order.ratios)]
         if Need.DEVIATION not in chooser.needs:
-            return self._selected(blend, chooser, counts[-1])
+            return self._selected(blend, counts[-1])
         thresholds = _for_each(layers, self._settings.blend_thresholds)
         measured: list[npt.NDArray[np.float32]] = []
         chosen = blend.moved
         for place, (layer, count) in enumerate(zip(layers, counts, strict=True)):
             blend.deviation = np.full(blend.order.end, np.nan, np.float32)
+            blend.attention = np.zeros(blend.order.end, np.float32)
             yield from self._slices(blend.with_gaps(chosen), self.pages.layer_names[layer])
             deviation = np.where(chosen, self._ranks.add(blend.deviation), np.float32(np.nan))
             measured.append(deviation[blend.moved])
-            chosen = self._selected(blend, chooser, count, np.array(measured))
+            attention = None
+            if Need.ATTENTION in chooser.needs:
+                attention = self._ranks.add(blend.attention)[blend.moved]
+            chosen = self._selected(blend, count, np.array(measured), attention)
             if thresholds:
                 chosen |= deviation > thresholds[place]
         return chosen
 
     def _selected(
-        self, blend: Blend, chooser: Selector, count: int, deviation: npt.NDArray[np.float32] | None = None
+        self,
+        blend: Blend,
+        count: int,
+        deviation: npt.NDArray[np.float32] | None = None,
+        attention: npt.NDArray[np.float32] | None = None,
     ) -> Mask:
+        facts = Facts(blend.segments, count, self.pages.block_tokens, deviation, attention)
         chosen = blend.none()
-        for start, end in select(chooser, Facts(blend.segments, count, self.pages.block_tokens, deviation)):
+        for start, end in select(blend.chooser, facts):
             chosen[start:end] = True
         return chosen
 
