@@ -143,7 +143,7 @@ class FakeServer:
         tokens = msgspec.msgpack.decode(transfer.tokens)
         wanted = range(transfer.start // self.chunk_tokens, transfer.end // self.chunk_tokens)
         held = self.holds.get(transfer.request_id, set())
-        if not held.issuperset(wanted):
+        if transfer.chunk_tokens != self.chunk_tokens or not held.issuperset(wanted):
             return None
         self.picked.update((transfer.request_id, chunk) for chunk in wanted)
         held.difference_update(
