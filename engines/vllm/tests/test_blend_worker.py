@@ -270,7 +270,7 @@ def test_an_unknown_selector_fails_its_own_blend_alone() -> None:
 
 
 class Together:
-    """Ranks in threads. Whoever waits alone for ten seconds raises."""
+    """Ranks in threads. A rank that waits alone for ten seconds raises."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count, timeout=10)

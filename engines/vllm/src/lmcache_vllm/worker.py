@@ -249,7 +249,7 @@ class WorkerSide:
             self._board.blend_loaded(order, BlendLoaded(1, False, (False,) * len(order.segments)))
 
     def _go_on_blending(self, steps: Sequence[BlendStep]) -> None:
-        """A step names what it was not yet told is over; that is left out."""
+        """What a step names after its end is left out."""
         if self._blending is None:
             return
         named = [(self._blends[step.id].order, step) for step in steps if step.id in self._blends]
