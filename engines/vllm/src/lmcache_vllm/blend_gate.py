@@ -168,6 +168,7 @@ def what_is_wrong(passes: ModelPass, pages: BlendPages, scratch: Scratch, model_
                 return (
                     f"{what} of layer '{name}', computed at position 0 and moved by {shift}, differs from what the model "
                     f"computes there by {error:.2g} of its largest value; {limit:.2g} is the limit"
+                    + ("" if pages.positions else "; no table of a rotary embedding was found in its layers")
                 )
     logger.info("KV of this model can be moved: the largest difference is %.2g of a layer's largest value", worst)
     return ""
