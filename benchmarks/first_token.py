@@ -83,7 +83,14 @@ class Site:
     """One subject's server and engine, both up."""
 
     def __init__(
-        self, subject: Subject, model: Path, tokens: int, l1_gb: float, folder: Path, stack: ExitStack
+        self,
+        subject: Subject,
+        model: Path,
+        tokens: int,
+        l1_gb: float,
+        folder: Path,
+        stack: ExitStack,
+        dtype: str = "bfloat16",
     ) -> None:
         self.subject = subject
         self.l2 = L2Folder(folder / subject.name)
@@ -101,7 +108,7 @@ class Site:
             self.server.start()
             stack.callback(self._end_server)
         given = dict(subject.engine)
-        more = ["--dtype", "bfloat16", "--max-model-len", str(tokens + 512), *given.pop("options", ())]
+        more = ["--dtype", dtype, "--max-model-len", str(tokens + 512), *given.pop("options", ())]
         self.engine = EngineProcess(
             folder / f"{subject.name}-engine.log",
             port=self.server.port if self.server else None,
