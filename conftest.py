@@ -17,12 +17,15 @@ KEPT_IN: Final = {
         "plugins/l2_raw_block/tests",
         "core/tests/builtin",
     ),
+    "test_every_event_is_taken_whatever_its_fields_say": ("plugins/devkit/tests/test_subscriber_suite.py",),
     "test_memory_does_not_grow_with_events": ("plugins/devkit/tests/test_subscriber_suite.py",),
+    "test_memory_does_not_grow_with_hits": ("core/tests/builtin",),
     "test_memory_does_not_grow_with_requests": ("plugins/devkit/tests/test_request_module_suite.py::TestLookup",),
     "test_memory_does_not_grow_with_stores": ("plugins/l2_fs/tests", "plugins/l2_raw_block/tests"),
     "test_memory_does_not_grow_with_the_objects_that_passed": ("core/tests/builtin",),
     "test_memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed": ("core/tests/builtin",),
     "test_opening_and_closing_leaves_no_thread_descriptor_or_memory": ("plugins/l2_fs/tests",),
+    "test_what_was_done_survives_a_kill_and_nothing_is_torn": ("plugins/l2_fs/tests", "plugins/l2_raw_block/tests"),
 }
 """Long tests of the conformance suites, and where `make test` runs them; everywhere else they are slow tests."""
 

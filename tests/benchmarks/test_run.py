@@ -25,6 +25,7 @@ def options(*names: str) -> Namespace:
     return Namespace(only=list(names), rounds=2, scale=0.01, keys=1000)
 
 
+@pytest.mark.slow
 def test_each_round_asks_all(capsys: pytest.CaptureFixture[str]) -> None:
     other = Subject("pure", "an echo, too", ECHO.make)
     results = run(options("noop", "l1"), [ECHO])

@@ -155,6 +155,7 @@ SUITE = """
 """
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_pages_keep_the_requirements(tmp_path: Path) -> None:
     for module, (page, name, suite, opener) in EXAMPLES.items():
         (source,) = (block for block in blocks(f"plugins/{page}", "python") if re.search(rf"class {name}\b", block))

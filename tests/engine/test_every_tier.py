@@ -34,6 +34,7 @@ def test_our_connector(own_site: OwnSite, reference: Reference) -> None:
     assert "Traceback" not in own_site.engine.log.split("skip_tokenizer_init=True`")[-1]
 
 
+@pytest.mark.slow
 def test_a_stock_engine_that_lets_the_server_copy(driven_site: DrivenSite, reference: Reference) -> None:
     def check_that_the_server_copied() -> None:
         moved = driven_site.server.status()["modules"]["lmcache_driven"]

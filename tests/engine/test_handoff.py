@@ -134,6 +134,7 @@ def test_one_that_is_forged_or_whose_prompt_is_another(pair: Pair, reference: Re
     assert_right(answers, reference.answers(prompts))
 
 
+@pytest.mark.slow
 def test_prefill_dies_half_way(pair: Pair, reference: Reference) -> None:
     """Decode takes what is there when nothing new is for as long as it waits.  The last test: it kills the engine."""
     prompt = random_prompt(134, 8_000)

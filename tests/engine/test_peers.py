@@ -91,6 +91,7 @@ class ServedEngine(LocalEngine):
 
 
 @pytest.mark.parametrize("mode", ["sequential", "concurrent"])
+@pytest.mark.slow
 def test_an_engine_is_handed_what_another_servers_engine_computes(
     pair: Pair, reference: Reference, tmp_path: Path, mode: str
 ) -> None:

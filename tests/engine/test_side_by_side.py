@@ -99,6 +99,7 @@ print(json.dumps(sorted(needed)))
     assert needed - set(OURS) == {"blake3", "cbor2", "msgspec", "numpy", "pyzmq", "typing-extensions"}
 
 
+@pytest.mark.slow
 def test_vllm_finds_the_connector_and_no_other_part_of_the_public_package(folder: Path) -> None:
     script = (
         "import importlib.metadata as m, json\n"

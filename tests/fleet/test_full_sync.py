@@ -119,6 +119,7 @@ def test_live_refuses_no_store_and_misses_no_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.slow
 def test_a_freeze_ends_with_the_snapshot_or_at_its_bound_when_the_coordinator_dies(tmp_path: Path, dies: bool) -> None:
     with ExitStack() as stack:
         site = Site(tmp_path, stack, "freeze")

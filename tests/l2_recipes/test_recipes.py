@@ -17,6 +17,7 @@ REQUESTS_MIN = 150
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.slow
 def test_both_tiers_stay_within_their_capacities(recipe: str, tmp_path: Path) -> None:
     done = soak(recipe, "fs_native", seconds=5.0, engines=2, sizes=SMALL, folder=tmp_path, requests_min=REQUESTS_MIN)
     assert done.complaints == [], text(done)

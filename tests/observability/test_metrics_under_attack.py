@@ -72,6 +72,7 @@ def has_failed_again(port: int, times: float) -> bool:
     return failed_pushes(port) >= times
 
 
+@pytest.mark.slow
 def test_names_cannot_make_metrics_grow_or_lie(served: tuple[ServerProcess, int]) -> None:
     server, port = served
     process = psutil.Process(server.pid)

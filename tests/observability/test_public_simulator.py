@@ -24,6 +24,7 @@ print(json.dumps([found["total_requests"], found["total_hit_tokens"]]))
 """
 
 
+@pytest.mark.slow
 def test_it_finds_the_same_hits(tmp_path: Path) -> None:
     if not ENGINE_PYTHON.exists():
         pytest.skip("the public server is not installed (make setup)")

@@ -66,6 +66,7 @@ def test_another_salt_or_model_finds_nothing(fleet: Fleet) -> None:
         assert larger.lookup(tokens) == 0
 
 
+@pytest.mark.slow
 def test_what_was_changed_before_a_peer_asked_is_a_miss_where_reads_are_verified(tmp_path: Path) -> None:
     with Fleet(tmp_path, 2, "--l1-verify-reads") as fleet:
         one, two = fleet.servers

@@ -38,6 +38,7 @@ def rejected(site: RemoteSite) -> int:
     return int(site.status["prefetch"]["rejected"])
 
 
+@pytest.mark.slow
 def test_what_another_key_encrypted_is_loaded_once(backend: Backend, sites: tuple[RemoteSite, RemoteSite]) -> None:
     first, second = sites
     first.in_l2(1)

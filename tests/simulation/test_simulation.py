@@ -48,6 +48,7 @@ def test_nothing_is_found_in_a_million_steps() -> None:
     assert f"seeds={seeds} steps={NIGHTLY_STEPS}" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_run() -> None:
     once, again, other = (simulate("--seed", seed, "--steps", 5000).stdout for seed in (4, 4, 5))
     assert without_wall_time(once) == without_wall_time(again)

@@ -42,6 +42,7 @@ def test_it_is_listed_beside_ours(site: CleanEnvironment) -> None:
     assert '--l2-adapter \'{"type": "drawer"' in example
 
 
+@pytest.mark.slow
 def test_it_meets_every_conformance_requirement(site: CleanEnvironment, settings: str, tmp_path: Path) -> None:
     done = site.run(site.lmcache, "plugins", "check", "drawer", "--settings", settings, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -121,6 +121,7 @@ def said() -> dict[str, Any]:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_vllm_finds_the_connector(said: dict[str, Any]) -> None:
     assert said["class"] == "lmcache_vllm.connector.LMCacheNodeConnector"
 

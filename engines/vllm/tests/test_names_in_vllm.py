@@ -96,6 +96,7 @@ def merge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("alike", ["again", "copy", "by path", "native"])
+@pytest.mark.slow
 def test_engines_alike_have_one_name_wherever_the_model_lies(names: dict[str, str], alike: str) -> None:
     assert names[alike] == names["base"]
 

@@ -84,6 +84,7 @@ SHAPES = {
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("offset", [0, 24])
 @pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.slow
 def test_large_copies_stream_and_share_the_work(name: str, offset: int, threads: int, direction: int) -> None:
     blocks = [*range(7, 23), *range(40, 23, -1), *range(2, -1, -1), -1, 50, 51, 52, 53]
     job = Job(SHAPES[name], blocks[:40], 2, (0, SHAPES[name].layers), 5, threads=threads, offset=offset, page_count=60)

@@ -106,6 +106,7 @@ def test_a_peer_reads_what_is_registered_and_nothing_else(open_peer: OpenPeer) -
         assert process.end() == 0, "the process ends as if it had not used UCX"
 
 
+@pytest.mark.slow
 def test_every_read_from_a_dead_peer_ends_and_releases_its_memory(open_peer: OpenPeer) -> None:
     owner, reader = open_peer("owner"), open_peer("reader")
     owned = owner("register", length=16 * MIB, seed=3)
@@ -138,6 +139,7 @@ def test_it_listens_at_the_address_alone(open_peer: OpenPeer) -> None:
     assert listening(owner.process.pid) == {LOOPBACK}
 
 
+@pytest.mark.slow
 def test_metadata_that_is_none_is_an_error_and_the_agent_goes_on(open_peer: OpenPeer) -> None:
     owner, reader = open_peer("owner"), open_peer("reader")
     owned = owner("register", length=MIB, seed=5)

@@ -112,6 +112,7 @@ class UnconditionalWithEvidenceMachine(OwnershipMachine):
 
 
 @pytest.mark.parametrize("machine", [OwnershipMachine, UnconditionalMachine, UnconditionalWithEvidenceMachine])
+@pytest.mark.slow
 def test_at_most_one_believes_that_it_owns(machine: type[OwnershipMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
@@ -155,7 +156,7 @@ class CompiledOperatorMachine(OperatorMachine):
     kernels = choose_kernels("auto")
 
 
-TestOperator, TestCompiledOperator = OperatorMachine.TestCase, CompiledOperatorMachine.TestCase
+TestOperator, TestCompiledOperator = pytest.mark.slow(OperatorMachine.TestCase), CompiledOperatorMachine.TestCase
 TestOperator.settings = TestCompiledOperator.settings = settings(
     max_examples=-(-STEPS // (4 * STEPS_PER_RUN)), stateful_step_count=STEPS_PER_RUN, deadline=None
 )

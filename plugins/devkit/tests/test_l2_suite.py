@@ -81,6 +81,7 @@ def test_what_is_declared_and_does_not_hold_is_red(tmp_path: Path) -> None:
     assert len(report["passed"]) == 1
 
 
+@pytest.mark.slow
 def test_a_backend_in_use_is_left_as_it_was(tmp_path: Path) -> None:
     capabilities = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.DURABLE
     (tmp_path / "kv").mkdir()
@@ -122,6 +123,7 @@ def test_an_installed_offer_is_checked_from_any_directory(tmp_path: Path, report
     assert "Left behind" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_broken_requirement_says_why_and_the_settings_are_not_shown(tmp_path: Path, report_file: Path) -> None:
     secret = {"max_size_gb": 0.00012345678}
     done = check(tmp_path, CheckRequest("l2_adapter", "memory", secret), f"--lmcache-report={report_file}")

@@ -96,6 +96,7 @@ def test_a_planted_bug_is_found_by_its_check_and_what_it_was_made_from_passes(
 
 
 @pytest.mark.parametrize("right", ["TestReadsHashes", "TestListensToEverything"])
+@pytest.mark.slow
 def test_other_subscribers_that_are_right_pass(right: str, tmp_path: Path) -> None:
     found = run_checks([f"{subscribers.PLANTED.file}::{right}"], tmp_path)
     assert [each.reason for each in found.values() if not each.passed] == []

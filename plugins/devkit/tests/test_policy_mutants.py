@@ -196,6 +196,7 @@ def test_each_mutant_is_killed_by_its_requirement(mutant: type[LeastRecentlyUsed
 
 
 @pytest.mark.parametrize("requirement", sorted({requirement for _, requirement in KILLED_BY}))
+@pytest.mark.slow
 def test_the_policy_that_they_were_made_of_keeps_these_requirements(requirement: str) -> None:
     hold(EvictionPolicySuite(), requirement, LeastRecentlyUsed)
 

@@ -220,6 +220,7 @@ def test_an_owner_in_another_process_is_read_and_both_end_well(
     assert owner.end() == 0
 
 
+@pytest.mark.slow
 def test_it_listens_at_the_advertised_address_alone(owner: OwnerProcess) -> None:
     said = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
     lines = [line for line in said.splitlines() if f"pid={owner.process.pid}," in line]
@@ -227,6 +228,7 @@ def test_it_listens_at_the_advertised_address_alone(owner: OwnerProcess) -> None
     assert [line for line in lines if not re.search(r"\s127\.0\.0\.1:\d+\s", line)] == []
 
 
+@pytest.mark.slow
 def test_an_owner_that_was_killed_is_a_failure_and_the_next_one_is_read(
     owner: OwnerProcess, reader: NixlChannel, memory: BorrowedMemory
 ) -> None:
@@ -246,6 +248,7 @@ def test_an_owner_that_was_killed_is_a_failure_and_the_next_one_is_read(
 
 
 @pytest.mark.usefixtures("only_tcp")
+@pytest.mark.slow
 def test_an_owner_that_stops_in_a_read_is_a_failure_and_its_late_bytes_touch_nothing(memory: BorrowedMemory) -> None:
     """Also where it goes on afterwards, and another one is read meanwhile."""
     stopped, other = OwnerProcess(), OwnerProcess()

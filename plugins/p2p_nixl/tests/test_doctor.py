@@ -43,6 +43,7 @@ def test_what_keeps_it_from_starting(engine: str, level: str, monkeypatch: pytes
     assert (result.level, "UCX is not there" in result.text) == (level, True)
 
 
+@pytest.mark.slow
 def test_nixl_starts_and_doctor_ends_well() -> None:
     """In a process of its own, which UCX must not end at its exit; and through the command, which finds the check."""
     pytest.importorskip("nixl", reason="no build of NIXL is installed")

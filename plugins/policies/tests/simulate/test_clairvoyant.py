@@ -69,6 +69,7 @@ def test_elsewhere_the_optimum_is_between_its_hits_and_its_bound(
     prompts=st.lists(st.lists(st.integers(0, 30), max_size=8, unique=True), max_size=60).filter(any),
     capacity=st.integers(1, 20),
 )
+@pytest.mark.slow
 def test_no_policy_hits_more_than_its_bound(
     tmp_path_factory: pytest.TempPathFactory, prompts: Prompts, capacity: int
 ) -> None:

@@ -102,6 +102,7 @@ prompts_strategy = st.lists(st.lists(st.integers(0, 9), max_size=6, unique=True)
 
 @settings(deadline=None)
 @given(prompts=prompts_strategy, capacity=st.integers(1, 12))
+@pytest.mark.slow
 def test_lru_is_the_naive_lru(tmp_path_factory: pytest.TempPathFactory, prompts: Prompts, capacity: int) -> None:
     trace = trace_of(tmp_path_factory.getbasetemp(), prompts)
     assert replay(trace, core_lru(), capacity).hits == naive_lru(prompts, capacity)
@@ -110,6 +111,7 @@ def test_lru_is_the_naive_lru(tmp_path_factory: pytest.TempPathFactory, prompts:
 @settings(deadline=None)
 @given(blocks=st.lists(st.integers(0, 9), min_size=1, max_size=40), capacity=st.integers(1, 8))
 @pytest.mark.parametrize("policy", [core_lru, Diary, Hoarder])
+@pytest.mark.slow
 def test_single_blocks_are_served_like_prompts_of_one(
     tmp_path_factory: pytest.TempPathFactory, blocks: Sequence[int], capacity: int, policy: Callable[[], EvictionPolicy]
 ) -> None:
