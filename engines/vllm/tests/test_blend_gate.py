@@ -10,7 +10,7 @@ import pytest
 
 from engines.vllm.tests.test_element_order import observing
 from lmcache_kv_layout import LayoutError
-from lmcache_vllm.blend_gate import LIMIT, Scratch, rotaries, what_is_wrong
+from lmcache_vllm.blend_gate import HALF_LIMIT, LIMIT, Scratch, rotaries, what_is_wrong
 from lmcache_vllm.blend_pages import BlendPages
 from lmcache_vllm.kv_caches import KVCaches
 from lmcache_vllm.placement import CacheGroup
@@ -136,7 +136,7 @@ def test_a_fault_of_one_layer_names_it() -> None:
     right, wrong = Embedding(table()), Embedding(table(10_100.0))
     reason = tried(Model([turned(table())] * 3, [right, wrong, right]))
     assert "K of layer 'layers.1'" in reason
-    assert f"{LIMIT:.2g} is the limit" in reason
+    assert f"{LIMIT[0]:.2g} is the limit" in reason
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -158,13 +158,16 @@ def rounding(amount: float) -> Turn:
     return shift
 
 
-@pytest.mark.parametrize(("behind", "wrong", "seen"), [(0.1, False, False), (0.1, True, True), (0.9, False, True)])
-def test_rounding_that_adds_up_in_half_precision_is_not_a_fault(behind: float, wrong: bool, seen: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("behind", "wrong", "seen"), [(0.3, False, False), (0.3, True, True), (3.0, False, True)])
+def test_rounding_that_adds_up_is_not_a_fault(dtype: Any, behind: float, wrong: bool, seen: bool) -> None:
     cos_sin = table()
     turns = [turned(cos_sin)] * LAYERS
     embeddings = [Embedding(cos_sin), *[Embedding(table(20_000.0) if wrong else cos_sin)] * (LAYERS - 1)]
-    model = Model(turns, embeddings, dtype=torch.bfloat16)
-    model.value_shifts = {place: rounding(behind) for place in range(1, LAYERS)}
+    model = Model(turns, embeddings, dtype=dtype)
+    model.value_shifts = {
+        place: rounding(behind * (LIMIT if dtype is torch.float32 else HALF_LIMIT)[1]) for place in range(1, LAYERS)
+    }
     assert ("layer 'layers.1'" in tried(model)) == seen
 
 
