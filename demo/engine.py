@@ -74,6 +74,7 @@ def parse_arguments() -> argparse.Namespace:
         "--prefix-caching", action="store_true", help="the engine's own; without it every hit is the server's"
     )
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, such as tcp://127.0.0.1:5557")
+    parser.add_argument("--worker-cls", default="auto", help="in place of the platform's own class of workers")
     parser.add_argument("--max-num-seqs", type=int, help="requests that run at once; the others wait")
     return parser.parse_args()
 
@@ -105,6 +106,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "hf_overrides": {"max_position_embeddings": args.max_model_len},
         "max_num_seqs": args.max_num_seqs,
         "tensor_parallel_size": args.tensor_parallel,
+        "worker_cls": args.worker_cls,
         "kv_transfer_config": transfer,
         "kv_events_config": args.kv_events
         and KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=args.kv_events),
