@@ -70,9 +70,9 @@ def blended(site: Site, prompt: Sequence[int], selector: str) -> dict[str, float
     wanted["lmcache.blend_recompute_ratios"] = [SELECTORS[selector]]
     answer = site.engine.ask_with(prompt, wanted, max_tokens=1, timeout_seconds=ANSWER_SECONDS)
     said: dict[str, Any] = (answer.kv_transfer_params or {}).get("lmcache.blend") or {}
-    if not said.get("reused"):
+    if not said.get("reused_tokens"):
         raise ChildError(f"{selector}: the prompt was not blended: {answer.kv_transfer_params}")
-    computed = len(prompt) - said["reused"]
+    computed = len(prompt) - answer.cached_tokens + said["recomputed_tokens"] + said["gap_tokens"]
     return {f"{selector}_s": answer.seconds_to_first_token, f"{selector}_computed_tokens": computed}
 
 
