@@ -237,6 +237,19 @@ def test_a_rank_that_does_not_report_is_not_waited_for(ranks: int) -> None:
     assert (plan.blends, plan.blend_cancels) == ((), (BlendCancel(load.id, 8 if ranks == 2 else 0),))
 
 
+def test_a_blend_waits_for_others_as_long_as_they_end() -> None:
+    found = rig()
+    loads = [begin(found, replace(PROMPT, request_id=name)) for name in ("a", "b", "c")]
+    for load in loads:
+        loaded(found, load, True, True)
+    for found.now, load in zip((200.0, 400.0), loads[:2], strict=True):
+        ended(found, load, 19, 0, 0)
+    found.now = 699.0
+    assert found.step().blends == (BlendStep(loads[2].id, 8, (True, True)),)
+    found.now = 701.0
+    assert found.step().blend_cancels == (BlendCancel(loads[2].id, 8),)
+
+
 def test_a_rank_that_fails_ends_the_pass_of_the_others() -> None:
     found = rig(workers=2)
     load = begin(found)
@@ -389,6 +402,17 @@ def test_a_server_that_does_not_blend_is_asked_for_the_prefix() -> None:
     assert [load.end for load in found.load(PROMPT).loads] == [8]
     found.side.on_finished("r")
     assert found.side.take_counts()["blend_skipped_requests:server"] == 1
+
+
+def test_a_request_that_was_never_looked_up_is_counted() -> None:
+    found = rig()
+    found.server.go()
+    found.load(replace(PROMPT, configs={}))
+    found.side.on_finished("r")
+    found.side.on_new_request(replace(PROMPT, request_id="s", looks_up=False))
+    found.side.on_finished("s")
+    counts = found.side.take_counts()
+    assert counts["blend_skipped_requests:not_looked_up"] == 2
 
 
 def test_a_request_that_did_not_ask_gets_no_answer() -> None:

@@ -30,7 +30,7 @@ FAILURES_MAX: Final = 3
 _LOAD_TIMEOUTS: Final = 3
 """How many of its time-outs a worker may take to load: it may wait for one before it begins."""
 _PASS_SECONDS: Final = 300.0
-"""And how long all passes of a blend may take, those of blends before it included."""
+"""And how long a blend that was loaded may wait for its end, or for that of a blend before it."""
 
 
 @dataclass(slots=True)
@@ -74,6 +74,7 @@ class BlendRequests:
         self._load_seconds = _LOAD_TIMEOUTS * settings.timeout_seconds
         self._blends: dict[int, _Blend] = {}
         self._by_request: dict[str, _Blend] = {}
+        self._last_end = clock()
         self._failures = 0
         self._is_off = False
 
@@ -151,7 +152,7 @@ class BlendRequests:
                 blend.planned = True
                 loads.append(blend.load)
                 continue
-            if now > blend.deadline and not blend.cancel:
+            if now > self._deadline(blend) and not blend.cancel:
                 blend.cancel = "late"
                 logger.warning("a blend takes too long and is ended request=%s", blend.load.request_id)
             if blend.cancel and not blend.cancelled:
@@ -160,6 +161,10 @@ class BlendRequests:
             elif blend.step and not blend.cancel:
                 steps.append(blend.step)
         return tuple(loads), tuple(steps), tuple(cancels)
+
+    def _deadline(self, blend: _Blend) -> float:
+        """Passes take turns: what is over shows that they go on."""
+        return max(blend.deadline, self._last_end + _PASS_SECONDS) if blend.step else blend.deadline
 
     def note(self, report: WorkerReport) -> None:
         """What ranks said of blends; results of a step come before its finished receives."""
@@ -196,7 +201,8 @@ class BlendRequests:
         if blend is None:
             return
         del self._blends[blend.load.id]
-        self._counters.add("blend_seconds", self._clock() - blend.began)
+        self._last_end = self._clock()
+        self._counters.add("blend_seconds", self._last_end - blend.began)
         if blend.result and not blend.result.failed:
             self._succeeded(blend, blend.result, state)
         else:
@@ -224,7 +230,7 @@ class BlendRequests:
             return
         self._counters.add("blend_failures", reason=reason)
         logger.warning("a blend failed, its tokens are computed request=%s reason=%s", blend.load.request_id, reason)
-        if blend.result and not blend.choice.is_own:
+        if reason != "load" and not blend.choice.is_own:
             self._failures += 1
             if self._failures == FAILURES_MAX and not self._is_off:
                 self._turn_off(f"{FAILURES_MAX} blends in a row failed, the last one with the reason {reason}")
@@ -239,7 +245,8 @@ class BlendRequests:
         """The request is over: count whether it was blended."""
         if state.blended:
             self._counters.add("blend_requests")
-        elif state.facts.blend and (reason := state.unblended or state.facts.blend.refused):
+        elif choice := state.facts.blend:
+            reason = state.unblended or choice.refused or "not_looked_up"
             self._counters.add("blend_skipped_requests", reason=reason)
 
     @staticmethod
