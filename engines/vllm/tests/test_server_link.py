@@ -10,6 +10,7 @@ import pytest
 
 from demo.server_process import ServerProcess
 from lmcache_devkit import FakeEngine
+from lmcache_vllm.blend_choice import BlendChoice
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.request_facts import RequestFacts, StepFacts
 from lmcache_vllm.scheduler import SchedulerSide
@@ -22,8 +23,16 @@ FACTS = RequestFacts("r", list(range(64)), 64)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    options = ["--l1-size-gb", "0.1", "--chunk-size", str(CHUNK), "--eviction-policy", "LRU"]
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    options = [
+        "--l1-size-gb",
+        "0.1",
+        "--chunk-size",
+        str(CHUNK),
+        "--eviction-policy",
+        "LRU",
+        *getattr(request, "param", ()),
+    ]
     process = ServerProcess(options, tmp_path / "server.log")
     try:
         yield process
@@ -55,9 +64,11 @@ def held(server: ServerProcess) -> int:
     return int(server.status()["l1"]["held"])
 
 
-def scheduler(link: ServerLink) -> SchedulerSide:
+def scheduler(link: ServerLink, settings: Settings | None = None) -> SchedulerSide:
     place = Placement("model", 1, 0)
-    return SchedulerSide(Settings(), place, (CacheGroup(("layer",), 8),), link, workers=1, patience_seconds=5.0)
+    return SchedulerSide(
+        settings or Settings(), place, (CacheGroup(("layer",), 8),), link, workers=1, patience_seconds=5.0
+    )
 
 
 def test_a_server_that_comes_later_and_is_replaced(server: ServerProcess, link: ServerLink) -> None:
@@ -99,6 +110,51 @@ def test_what_is_referenced_is_released(server: ServerProcess, link: ServerLink)
         assert until(lambda: held(server) == 0)
         assert side.reset_cache()
         assert until(lambda: server.status()["l1"]["cached"] == 0)
+
+
+@pytest.mark.parametrize("server", [("--engine-type", "blend")], indirect=True, ids=["blend"])
+@pytest.mark.parametrize("end", ["blended", "declined", "aborted", "too few tokens"])
+def test_segments_are_held_until_the_end(server: ServerProcess, link: ServerLink, end: str) -> None:
+    pytest.importorskip("lmcache_blend")
+    server.start()
+    assert until(lambda: link.server)
+    assert link.blends
+    few = 200 if end == "too few tokens" else 4
+    side = scheduler(link, Settings(blend="all", blend_min_tokens=few))
+    head, document = list(range(100, 100 + CHUNK)), list(range(500, 500 + 2 * CHUNK))
+    prompt = [*head, 1, 2, 3, *document, *range(1000, 1200)]
+    facts = RequestFacts("r", prompt, len(prompt), blend=BlendChoice("none", (0.15,)))
+    with FakeEngine(f"tcp://127.0.0.1:{server.port}", model="model") as engine:
+        engine.store(head)
+        engine.store(document)
+
+        def found() -> bool:
+            """The index learns what was stored a moment later."""
+            side.on_new_request(facts)
+            if side.matched_tokens("r", 0) == ((CHUNK if few > 100 else 51), True) and held(server) == 3:
+                return True
+            side.on_finished("r")
+            return False
+
+        assert until(found)
+        if end != "aborted":
+            side.on_allocated("r", TABLE, 0 if end == "declined" else CHUNK if few > 100 else 51)
+            plan = side.plan(StepFacts({}, lambda _: TABLE))
+            assert len(plan.blend_loads) == (end == "blended")
+            side.on_worker_results(None, ["r"])
+        if end == "blended":
+            (load,) = plan.blend_loads
+            places = [(part.old_start, part.start, part.exact) for part in load.segments]
+            assert (load.prefix.end, load.end, places) == (CHUNK, 51, [(0, 19, False), (CHUNK, 35, False)])
+            assert load.segments[1].follows
+        side.on_finished("r")
+        assert until(lambda: held(server) == 0)
+
+
+def test_a_server_that_does_not_blend(server: ServerProcess, link: ServerLink) -> None:
+    server.start()
+    assert until(lambda: link.server)
+    assert not link.blends
 
 
 def test_a_server_that_died_costs_the_hit_alone(server: ServerProcess, link: ServerLink) -> None:
