@@ -2,7 +2,7 @@
 
 Behind the model it is given a file of JSON that the test writes before it asks.  `vllm` are options of the engine, read when it
 starts; `row_tokens` cuts the rows of passes, `step_tokens` their slices; `fault` is a planted one: `unturned` and `swapped`
-segments, and from the start a wrong `base` of the rotation.
+segments, a `pass` that fails, and from the start a wrong `base` of the rotation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from demo.engine import engine_options, parse_arguments, run
 from lmcache_kv_layout import Rotary
 from lmcache_vllm import blend_gate, blend_load, blending
 from lmcache_vllm.blend_pages import BlendPages
+from lmcache_vllm.blend_pass import ModelPass
 
 FILE = "BLEND_CONTROL"
 if FILE not in os.environ:  # otherwise this is a worker with a process of its own
     os.environ[FILE] = sys.argv.pop(2)
 CONTROL = Path(os.environ[FILE])
 _write, _read, _runs_of = BlendPages.write, blend_load._read, blending.runs_of
-_step_as_set, _rotary = blending.Blending.step, Rotary
+_step_as_set, _rotary, _run = blending.Blending.step, Rotary, ModelPass.run
 
 
 def _control(name: str) -> Any:
@@ -56,6 +57,12 @@ def _step(self: Any, steps: Any) -> Any:
     return _step_as_set(self, steps)
 
 
+def _run_or_fail(self: Any, batch: Any) -> None:
+    if _control("fault") == "pass":
+        raise RuntimeError("planted")
+    _run(self, batch)
+
+
 def _wrong_rotary(table: Any, style: Any) -> Rotary:
     """Twice as fast, so that it has the shape of a right one."""
     return _rotary(table[: len(table) // 2 * 2 : 2] if _control("fault") == "base" else table, style)
@@ -67,6 +74,7 @@ for owner, name, planted in (
     (blend_load, "_read", _read_wrong),
     (blending, "runs_of", _cut_runs),
     (blending.Blending, "step", _step),
+    (ModelPass, "run", _run_or_fail),
 ):
     setattr(owner, name, planted)
 

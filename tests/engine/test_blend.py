@@ -213,3 +213,24 @@ def test_a_wrong_rotation_turns_blending_off_and_answers_stay_right(
         assert_right([answer], reference.answers([prompt(600)]))
     finally:
         site.close()
+
+
+@pytest.mark.slow
+def test_passes_that_fail_leave_right_answers_and_turn_blending_off(
+    engine_environment: None, reference: Reference, tmp_path: Path
+) -> None:
+    """In an engine that could have adapters, which its passes are without."""
+    site = BlendSite(tmp_path, control={"vllm": {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}})
+    try:
+        assert_exact(site, reference, 700)
+        site.control(fault="pass")
+        said = []
+        for seed in range(701, 705):
+            answer = site.engine.ask([prompt(seed)])[0]
+            assert_right([answer], reference.answers([prompt(seed)]))
+            said.append((answer.kv_transfer_params or {}).get("lmcache.blend"))
+        assert said == [None] * 4, "not one of them asked itself to be blended"
+        assert site.engine.log.count("a pass of a blend failed") == 3
+        assert "3 blends in a row failed" in site.engine.log
+    finally:
+        site.close()
