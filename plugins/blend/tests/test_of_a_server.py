@@ -167,6 +167,7 @@ def test_every_shard_must_have_it(server: Server) -> None:
             (slot, *_) = prepare(each, [1, *FIRST], answer.segments, "r2").slots
             assert slot is not None
             assert each.read(slot) == each.content(FIRST, 0)
+        assert MODULES[server.info.boot_id].counts()["chunks"] == 5, "a chunk is indexed once for all shards"
 
 
 def test_many_at_once_keep_what_they_read(server: Server, engine: FakeEngine) -> None:
@@ -209,6 +210,7 @@ def _with(**changes: Any) -> Callable[[BlendSegment], BlendSegment]:
         (_with(start=10**9, end=10**9 + SIZE), "behind the one before it"),
         (_with(old_start=SIZE, old_end=2 * SIZE), "does not have the tokens"),
         (_with(old_start=3, old_end=3 + SIZE), "was not a chunk"),
+        (_with(old_end=2 * SIZE), "was not a chunk"),
         (_with(old_start=-SIZE, old_end=0), "was not a chunk"),
         (_with(hash=b"x" * 32), "does not have the tokens"),
         (_with(hash=b""), "does not have the tokens"),

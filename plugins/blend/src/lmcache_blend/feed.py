@@ -46,7 +46,6 @@ class _Tokens(NamedTuple):
 class _Read(NamedTuple):
     """Neighbouring chunks of a prompt."""
 
-    cache_salt: str
     first: int
     parent: int
     """`link` of the chunk before the first one; 0: there is none."""
@@ -71,7 +70,7 @@ class IndexFeed:
         self._index, self._journal, self._clock = index, journal, clock
         self._lock = threading.Lock()
         """Guards the index and all that is known."""
-        self._known: OrderedDict[tuple[str, bytes], _Tokens] = OrderedDict()
+        self._known: OrderedDict[bytes, _Tokens] = OrderedDict()
         self._header = encode_header(index.chunk_tokens)
         self._decode = msgspec.msgpack.Decoder(list[int]).decode
         self._queue: deque[_Read | _Note] = deque()
@@ -104,7 +103,7 @@ class IndexFeed:
     def _heard(self, read: ReadTokens) -> None:
         first = len(read.hashes) - len(read.tokens)
         parent = link(read.hashes[first - 1]) if first else 0
-        self._enqueue(_Read(read.cache_salt, first, parent, read.hashes[first:], [bytes(each) for each in read.tokens]))
+        self._enqueue(_Read(first, parent, read.hashes[first:], [bytes(each) for each in read.tokens]))
 
     def stored(self, space: KeySpace, hashes: Sequence[bytes], tokens: Sequence[int], places: Sequence[int]) -> None:
         """These chunks of a prompt were found: index those that are not indexed yet.  `hashes` are those of all its chunks."""
@@ -113,7 +112,7 @@ class IndexFeed:
         for at in places:
             encoded = encode(tokens[at * size : (at + 1) * size])[head:]
             parent = link(hashes[at - 1]) if at else 0
-            self._enqueue(_Read(space.cache_salt, at, parent, [hashes[at]], [encoded], space))
+            self._enqueue(_Read(at, parent, [hashes[at]], [encoded], space))
 
     def note(self, there: Sequence[Match], gone: Sequence[Match]) -> None:
         """As `ChunkIndex.note`, for each, before anything is matched again.  Waits for nothing."""
@@ -217,8 +216,8 @@ class IndexFeed:
             if read.space:
                 self._index_chunk(read.space, chunk_hash, tokens)
             else:
-                self._known[read.cache_salt, chunk_hash] = tokens
-                self._known.move_to_end((read.cache_salt, chunk_hash))
+                self._known[chunk_hash] = tokens
+                self._known.move_to_end(chunk_hash)
 
     def _forget_old(self) -> None:
         oldest = self._clock.monotonic() - KNOWN_SECONDS
@@ -233,7 +232,7 @@ class IndexFeed:
             return
         for at in range(0, len(change.hashes), _HASH_BYTES):
             chunk_hash = change.hashes[at : at + _HASH_BYTES]
-            tokens = self._known.get((space.cache_salt, chunk_hash))
+            tokens = self._known.get(chunk_hash)
             if tokens is None:
                 self.without_tokens += 1
             else:
