@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lmcache_blend.index import ALIKE_MAX, ChunkIndex, Match, link
 
-LENGTH = 4
+LENGTH = 2
 CHUNKS_MAX = 6
 SPACES = ("salt a", "salt b")
 SPACE = st.sampled_from(SPACES)
@@ -74,7 +74,7 @@ class IndexMachine(RuleBasedStateMachine):
             assert each.parent == link(chunk_hash(each.place))
             assert self.index.find(space, prompt[each.start : each.start + LENGTH], each.hash) == each._replace(start=0)
 
-    @rule(space=SPACE, prompt=st.lists(st.integers(0, 1), min_size=LENGTH, max_size=12), is_there=st.booleans())
+    @rule(space=SPACE, prompt=st.lists(st.integers(0, 1), min_size=LENGTH, max_size=6), is_there=st.booleans())
     def note(self, space: str, prompt: list[int], is_there: bool) -> None:
         for each in self.index.match(space, prompt):
             self.index.note(each, is_there=is_there)
