@@ -1,0 +1,118 @@
+"""The task: questions about facts, some of which can only be understood with an earlier document in sight.
+
+A document says `E v` (an entity and its value) or `SAME v` (a value of the entity that was named last, in an earlier
+document).  A second SAME after the first makes a chain of two.  All else is filler and stray values that belong to no
+entity.  `NAMED E` asks for the value beside the entity, `SAME_OF E` for that of the first SAME after it, `CHAIN_OF E` for
+that of the second.  KV of a SAME that was computed in another prompt speaks of that prompt's entity.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, NamedTuple
+
+BOS, DOCUMENT, SAME, NAMED, SAME_OF, CHAIN_OF = range(6)
+FILLERS: Final = range(6, 66)
+ENTITIES: Final = range(66, 98)
+VALUES: Final = range(98, 162)
+VOCABULARY: Final = VALUES.stop
+
+QUESTIONS: Final = (NAMED, SAME_OF, CHAIN_OF)
+LINKS_MAX: Final = 2
+EMPTY_SHARE: Final = 0.15
+LINK_SHARE: Final = 0.6
+STRAY_SHARE: Final = 0.5
+
+
+class Question(NamedTuple):
+    kind: int
+    entity: int
+    value: int
+
+    @property
+    def across(self) -> bool:
+        """Whether the answer needs more than one document."""
+        return self.kind != NAMED
+
+    @property
+    def tokens(self) -> list[int]:
+        return [self.kind, self.entity]
+
+
+class Sample(NamedTuple):
+    documents: list[list[int]]
+    questions: list[Question]
+
+
+def document(random: Random, length: int, fact: tuple[int, int] | None) -> list[int]:
+    """Return `length` >= 3 tokens of filler that say `fact`, the subject and its value, at a random place."""
+    tokens = [DOCUMENT, *random.choices(FILLERS, k=length - 1)]
+    places = set(range(1, length))
+    if fact is not None:
+        at = random.randrange(1, length - 1)
+        tokens[at : at + 2] = fact
+        places -= {at, at + 1}
+    if places and random.random() < STRAY_SHARE:
+        tokens[random.choice(sorted(places))] = random.choice(VALUES)
+    return tokens
+
+
+def sample(random: Random, documents: int, length: int) -> Sample:
+    """Return documents of `length` tokens each, in their order, and every question that they answer."""
+    texts: list[list[int]] = []
+    questions: list[Question] = []
+    unnamed = random.sample(ENTITIES, documents)
+    entity, links = None, 0
+    for index in range(documents):
+        if index and random.random() < EMPTY_SHARE:
+            texts.append(document(random, length, None))
+            continue
+        value = random.choice(VALUES)
+        if entity is not None and links < LINKS_MAX and random.random() < LINK_SHARE:
+            links += 1
+            subject = SAME
+        else:
+            entity, links = unnamed.pop(), 0
+            subject = entity
+        texts.append(document(random, length, (subject, value)))
+        questions.append(Question(QUESTIONS[links], entity, value))
+    return Sample(texts, questions)
+
+
+class Lesson(NamedTuple):
+    """One sequence to learn from, and what to predict at each of its tokens; `None` where nothing is asked."""
+
+    tokens: list[int]
+    answers: list[int | None]
+    entities: list[int | None]
+
+
+def lesson(random: Random, documents: int, length: int) -> Lesson:
+    """Return a sample with all of its questions answered at its end.
+
+    `entities` is the auxiliary target: at SAME, and at the value of a fact, the entity that it belongs to.
+    """
+    texts, questions = sample(random, documents, length)
+    random.shuffle(questions)
+    tokens = [BOS] if random.random() < 0.5 else []
+    tokens += [token for text in texts for token in text]
+    entities = _subjects(tokens)
+    answers: list[int | None] = [None] * len(tokens)
+    for question in questions:
+        tokens += [*question.tokens, question.value]
+        answers += [None, question.value, None]
+    entities += [None] * (len(tokens) - len(entities))
+    return Lesson(tokens, answers, entities)
+
+
+def _subjects(tokens: list[int]) -> list[int | None]:
+    entity: int | None = None
+    subjects: list[int | None] = []
+    before = BOS
+    for token in tokens:
+        if token in ENTITIES:
+            entity = token
+        speaks = token == SAME or (token in VALUES and (before == SAME or before in ENTITIES))
+        subjects.append(entity if speaks else None)
+        before = token
+    return subjects

@@ -1,0 +1,197 @@
+"""Train the quality model from scratch: `python -m benchmarks.blend_quality.train --seconds 1500 --threads 1`.
+
+Documents grow while it learns (a curriculum), and every other step has random lengths.  A checkpoint is written beside
+the model every hundred steps; a run that was interrupted goes on from it.  Data and first weights follow from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import torch
+import torch.nn.functional as tf
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.blend_quality.task import BOS, CHAIN_OF, NAMED, SAME_OF, VOCABULARY, lesson
+
+MODEL: Final = Path(__file__).parent / "model"
+DOCUMENTS: Final = 8
+LENGTHS: Final = (6, 12, 20, 32, 48, 64)
+BATCH_TOKENS: Final = 4096
+SEQUENCES_MAX: Final = 64
+NOTHING: Final = -100  # the target that cross_entropy leaves out
+RATE: Final = 1.5e-3
+WARM_UP_STEPS: Final = 100
+DECAY_FROM: Final = 0.7  # of the time; the learning rate falls to zero from there on
+AUXILIARY_WEIGHT: Final = 0.5
+PASSED: Final = 0.9
+REPORT_STEPS: Final = 100
+KINDS: Final = {"within": NAMED, "same": SAME_OF, "chain": CHAIN_OF}
+
+
+@dataclass
+class Progress:
+    """Where a run is; with weights and optimizer, all that a checkpoint holds."""
+
+    step: int = 0
+    stage: int = 0
+    right: float = 0.0  # moving average of the answers to mixed lengths
+    seconds: float = 0.0  # of processor time
+
+
+class Batch(NamedTuple):
+    tokens: Tensor
+    answers: Tensor
+    entities: Tensor
+
+
+def new_model() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=96,
+        intermediate_size=192,
+        num_hidden_layers=8,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        max_position_embeddings=2048,
+        bos_token_id=BOS,
+        eos_token_id=None,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    model = LlamaForCausalLM(config)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.5)
+    return model
+
+
+def batch(random: Random, documents: int, length: int) -> Batch:
+    """Return int64 [sequences, tokens] thrice; shorter sequences are filled up behind their end."""
+    count = min(SEQUENCES_MAX, max(1, BATCH_TOKENS // (documents * length)))
+    lessons = [lesson(random, documents, length) for _ in range(count)]
+    width = max(len(one.tokens) for one in lessons)
+
+    def padded(row: Sequence[int | None], filling: int) -> list[int]:
+        return [filling if item is None else item for item in row] + [filling] * (width - len(row))
+
+    return Batch(
+        torch.tensor([padded(one.tokens, BOS) for one in lessons]),
+        torch.tensor([padded(one.answers, NOTHING) for one in lessons]),
+        torch.tensor([padded(one.entities, NOTHING) for one in lessons]),
+    )
+
+
+def shape_of(random: Random, progress: Progress) -> tuple[int, int]:
+    """Return documents and their length: those of the stage, or at every other step random ones up to that length."""
+    longest = LENGTHS[progress.stage]
+    if progress.step % 2 == 0:
+        return DOCUMENTS, longest
+    return random.choice((2, 3, 4, 6, 8)), random.randrange(3, longest + 1)
+
+
+def rate_at(progress: Progress, seconds: float) -> float:
+    used = progress.seconds / seconds
+    decay = min(1.0, (1.0 - used) / (1.0 - DECAY_FROM))
+    return RATE * min(1.0, (progress.step + 1) / WARM_UP_STEPS) * max(0.02, decay)
+
+
+def learn(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, data: Batch) -> float:
+    """Make one step, and return the share of right answers."""
+    hidden = model.model(data.tokens, use_cache=False).last_hidden_state
+    asked, spoken = data.answers != NOTHING, data.entities != NOTHING
+    logits, answers = model.lm_head(hidden[asked]), data.answers[asked]
+    loss = tf.cross_entropy(logits, answers)
+    loss = loss + AUXILIARY_WEIGHT * tf.cross_entropy(model.lm_head(hidden[spoken]), data.entities[spoken])
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float((logits.argmax(-1) == answers).float().mean())
+
+
+def accuracies(model: LlamaForCausalLM, length: int, batches: int) -> dict[str, float]:
+    """Return the share of right answers to each kind of question, on prompts that training never sees."""
+    right, asked = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
+    for index in range(batches):
+        data = batch(Random(f"judge {index}"), DOCUMENTS, length)
+        with torch.no_grad():
+            hit = model(data.tokens, use_cache=False).logits.argmax(-1) == data.answers
+        before = data.tokens.roll(1, dims=1)
+        for name, kind in KINDS.items():
+            of_kind = (data.answers != NOTHING) & (before == kind)
+            right[name] += int((hit & of_kind).sum())
+            asked[name] += int(of_kind.sum())
+    return {name: right[name] / max(1, asked[name]) for name in KINDS}
+
+
+def train(seconds: float, seed: int, folder: Path) -> LlamaForCausalLM:
+    """Train for `seconds` of processor time in all, those of the runs before included."""
+    torch.manual_seed(seed)
+    model = new_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    progress = Progress()
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoint.exists():
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        progress = Progress(**state["progress"])
+        print(f"goes on from step {progress.step}, {progress.seconds:.0f} s", flush=True)
+    began = time.process_time() - progress.seconds
+    while progress.seconds < seconds:
+        random = Random(f"{seed} {progress.step}")
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(progress, seconds)
+        right = learn(model, optimizer, batch(random, *shape_of(random, progress)))
+        if progress.step % 2:
+            progress.right += 0.03 * (right - progress.right)
+        progress.step += 1
+        progress.seconds = time.process_time() - began
+        if progress.right > PASSED and progress.stage + 1 < len(LENGTHS):
+            progress.stage, progress.right = progress.stage + 1, 0.0
+        if progress.step % REPORT_STEPS == 0:
+            report(model, progress)
+            save(checkpoint, model, optimizer, progress)
+    save(checkpoint, model, optimizer, progress)
+    return model
+
+
+def report(model: LlamaForCausalLM, progress: Progress) -> None:
+    length = LENGTHS[progress.stage]
+    shares = "  ".join(f"{name} {share:.3f}" for name, share in accuracies(model, length, 2).items())
+    print(f"{progress.seconds:6.0f} s  step {progress.step}  documents of {length}  {shares}", flush=True)
+
+
+def save(path: Path, model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": asdict(progress)}, new)
+    new.replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.blend_quality.train", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1500, help="of processor time (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=MODEL, help="where model and checkpoint go")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    model = train(options.seconds, options.seed, options.folder)
+    model.save_pretrained(options.folder)
+    for name, share in accuracies(model, LENGTHS[-1], 20).items():
+        print(f"{name}: {share:.1%} right in documents of {LENGTHS[-1]} tokens")
+
+
+if __name__ == "__main__":
+    main()
