@@ -1,27 +1,33 @@
-"""Blend in plain torch, without server and engine: `python -m benchmarks.blend_quality.offline [--check-layer 3]`.
+"""The same comparison in plain torch, without server and engine: `python -m benchmarks.blend_quality.offline`.
 
-It shows whether the model is fit for the question: that it answers, that reuse as it is costs answers, and where.
-The rows are those of the run in vLLM that need no more than K's deviation.
+In the engine's environment.  It shows whether a model is fit for the question, and is a second opinion on the engine's
+answers: K and V are moved and computed by other code.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from random import Random
+from typing import Final
 
 import torch
 import torch.nn.functional as tf
+from lmcache_blend_select import Facts, Need, Segment, budget, select, selector
 from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from benchmarks.blend_quality.prompts import Prompt, prompts
+from benchmarks.blend_quality.prompts import WAYS, Prompt, prompts
+from benchmarks.blend_quality.run import Row, rows
+from benchmarks.blend_quality.selectors import installed
 from benchmarks.blend_quality.train import MODEL
 
-LINK_TOKENS = 16
+BLOCK_TOKENS: Final = 32
+SELECTORS: Final = ("random", "lego_link", "block_start", "cacheblend")
+RATIOS: Final = (0.05, 0.10, 0.15, 0.20)
+Outcomes = dict[tuple[str, bool], list[bool]]
 
 
 class Blender:
@@ -78,41 +84,54 @@ class Blender:
         return int(self.head(self.model.norm(self.compute(rows))).argmax())
 
 
-def rows_of(model: LlamaForCausalLM, prompt: Prompt, check_layer: int, random: Random) -> Iterator[tuple[str, int]]:
-    """Yield the name of each way to compute the prompt, and its answer."""
-    everything = torch.ones(len(prompt.tokens), dtype=torch.bool)
-    nothing = ~everything
-    fresh = Blender(model, prompt.tokens)
-    yield "full", fresh.answer(everything)
-    reused = Blender(model, prompt.tokens)
-    for stored, (start, end) in zip(prompt.stored, prompt.segments, strict=True):
-        alone = Blender(model, stored)
-        alone.compute(torch.ones(len(stored), dtype=torch.bool))
-        reused.take(alone, end - start, start)
-    naive = reused.kv.clone()
+class Reuse:
+    """One prompt in all ways: computed afresh, and with its documents' KV as it was stored."""
 
-    def answer(chosen: Tensor, checked: int = 0) -> int:
-        reused.kv = naive.clone()
-        reused.kv[:, :checked] = fresh.kv[:, :checked]
-        return reused.answer(chosen)
+    def __init__(self, model: LlamaForCausalLM, prompt: Prompt, check_layer: int) -> None:
+        self._fresh, self._reused = Blender(model, prompt.tokens), Blender(model, prompt.tokens)
+        self._everything = torch.ones(len(prompt.tokens), dtype=torch.bool)
+        self._fresh.compute(self._everything)
+        self._segments = []
+        for stored, (start, end) in zip(prompt.stored, prompt.segments, strict=True):
+            alone = Blender(model, stored)
+            alone.compute(torch.ones(len(stored), dtype=torch.bool))
+            self._reused.take(alone, end - start, start)
+            self._segments.append(Segment(start, end, len(stored) - (end - start)))
+        self._stored = self._reused.kv.clone()
+        self._check_layer = check_layer
 
-    yield "none", answer(nothing)
-    yield "check layers only", answer(nothing, check_layer + 1)
-    deviation = (fresh.kv[0, check_layer] - naive[0, check_layer]).square().sum((0, 2))
-    deviation[0] = deviation[-2:] = -1.0
-    total = len(prompt.tokens) - 3
-    for ratio in (0.05, 0.10, 0.15, 0.20):
-        budget = int(ratio * total)
-        chosen = nothing.clone()
-        chosen[deviation.topk(budget).indices] = True
-        yield f"cacheblend {ratio:.0%}", answer(chosen, check_layer + 1)
-        chosen = nothing.clone()
-        chosen[random.sample(range(1, 1 + total), budget)] = True
-        yield f"random {ratio:.0%}", answer(chosen)
-    chosen = nothing.clone()
-    for start, _ in prompt.segments:
-        chosen[start : start + LINK_TOKENS] = True
-    yield "lego_link", answer(chosen)
+    def answer(self, row: Row) -> int:
+        if not row.selector:
+            return self._fresh.answer(self._everything)
+        chosen = selector(row.selector)
+        probed = Need.DEVIATION in chosen.needs
+        facts = Facts(tuple(self._segments), 0, BLOCK_TOKENS)
+        allowed = budget(chosen, row.ratio, facts.tokens)
+        deviation = self._deviation(facts) if probed else None
+        runs = select(chosen, Facts(facts.segments, allowed, BLOCK_TOKENS, deviation))
+        todo = ~self._everything
+        for start, end in runs:
+            todo[start:end] = True
+        self._reused.kv = self._stored.clone()
+        if probed:
+            layers = self._check_layer + 1
+            self._reused.kv[:, :layers] = self._fresh.kv[:, :layers]
+        return self._reused.answer(todo)
+
+    def _deviation(self, facts: Facts) -> Tensor:
+        fresh, stored = (kv[0, self._check_layer] for kv in (self._fresh.kv, self._stored))
+        return (fresh - stored).square().sum((0, 2))[None, facts.positions()].numpy()
+
+
+def outcomes(model: LlamaForCausalLM, asked: Iterable[Prompt], ways: Sequence[Row], check_layer: int) -> Outcomes:
+    """Whether answers were right, by the row's name and whether the question is about one document or across several."""
+    right: Outcomes = defaultdict(list)
+    with installed(), torch.no_grad():
+        for prompt in asked:
+            reuse = Reuse(model, prompt, check_layer)
+            for row in ways:
+                right[row.name, prompt.question.across].append(reuse.answer(row) == prompt.question.value)
+    return right
 
 
 def main() -> None:
@@ -122,17 +141,14 @@ def main() -> None:
     parser.add_argument("--check-layer", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
     model = LlamaForCausalLM.from_pretrained(options.model).eval()
-    for way in ("alone", "among others"):
-        right: dict[tuple[str, bool], list[bool]] = defaultdict(list)
-        for number, prompt in enumerate(prompts(way, options.prompts)):
-            for name, token in rows_of(model, prompt, options.check_layer, Random(number)):
-                right[name, prompt.question.across].append(token == prompt.question.value)
+    ways = rows(RATIOS, SELECTORS)
+    for way in WAYS:
+        right = outcomes(model, prompts(way, options.prompts), ways, options.check_layer)
         print(f"documents stored {way}: right within, across documents")
-        for name in dict.fromkeys(name for name, _ in right):
-            shares = (sum(hits) / len(hits) for hits in (right[name, False], right[name, True]))
-            print(f"{name:18}" + "".join(f"{share:8.1%}" for share in shares))
+        for row in ways:
+            shares = (sum(hits) / len(hits) for hits in (right[row.name, False], right[row.name, True]))
+            print(f"{row.name:18}" + "".join(f"{share:8.1%}" for share in shares))
 
 
 if __name__ == "__main__":

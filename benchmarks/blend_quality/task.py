@@ -80,39 +80,39 @@ def sample(random: Random, documents: int, length: int) -> Sample:
 
 
 class Lesson(NamedTuple):
-    """One sequence to learn from, and what to predict at each of its tokens; `None` where nothing is asked."""
+    """One sequence to learn from, and the (place, token) pairs to predict in it: answers at its end, and hints before."""
 
     tokens: list[int]
-    answers: list[int | None]
-    entities: list[int | None]
+    answers: list[tuple[int, int]]
+    hints: list[tuple[int, int]]
 
 
 def lesson(random: Random, documents: int, length: int) -> Lesson:
     """Return a sample with all of its questions answered at its end.
 
-    `entities` is the auxiliary target: at SAME, and at the value of a fact, the entity that it belongs to.
+    Hints are the auxiliary targets: at SAME, and at the value of a fact, the entity that it belongs to, and the kind of
+    the question that it answers.
     """
     texts, questions = sample(random, documents, length)
-    random.shuffle(questions)
     tokens = [BOS] if random.random() < 0.5 else []
     tokens += [token for text in texts for token in text]
-    entities = _subjects(tokens)
-    answers: list[int | None] = [None] * len(tokens)
-    for question in questions:
+    hints = _hints(tokens)
+    answers = []
+    for question in random.sample(questions, len(questions)):
         tokens += [*question.tokens, question.value]
-        answers += [None, question.value, None]
-    entities += [None] * (len(tokens) - len(entities))
-    return Lesson(tokens, answers, entities)
+        answers.append((len(tokens) - 2, question.value))
+    return Lesson(tokens, answers, hints)
 
 
-def _subjects(tokens: list[int]) -> list[int | None]:
-    entity: int | None = None
-    subjects: list[int | None] = []
-    before = BOS
-    for token in tokens:
+def _hints(tokens: list[int]) -> list[tuple[int, int]]:
+    entity, links, before = BOS, 0, BOS
+    hints: list[tuple[int, int]] = []
+    for place, token in enumerate(tokens):
         if token in ENTITIES:
-            entity = token
-        speaks = token == SAME or (token in VALUES and (before == SAME or before in ENTITIES))
-        subjects.append(entity if speaks else None)
+            entity, links = token, 0
+        elif token == SAME:
+            links += 1
+        if token == SAME or (token in VALUES and (before == SAME or before in ENTITIES)):
+            hints += [(place, entity), (place, QUESTIONS[links])]
         before = token
-    return subjects
+    return hints

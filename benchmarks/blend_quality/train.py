@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -26,12 +25,11 @@ DOCUMENTS: Final = 8
 LENGTHS: Final = (6, 12, 20, 32, 48, 64)
 BATCH_TOKENS: Final = 4096
 SEQUENCES_MAX: Final = 64
-NOTHING: Final = -100  # the target that cross_entropy leaves out
 RATE: Final = 1.5e-3
 WARM_UP_STEPS: Final = 100
 DECAY_FROM: Final = 0.7  # of the time; the learning rate falls to zero from there on
-AUXILIARY_WEIGHT: Final = 0.5
-PASSED: Final = 0.9
+HINT_WEIGHT: Final = 0.5
+PASSED: Final = 0.95
 REPORT_STEPS: Final = 100
 KINDS: Final = {"within": NAMED, "same": SAME_OF, "chain": CHAIN_OF}
 
@@ -47,9 +45,11 @@ class Progress:
 
 
 class Batch(NamedTuple):
+    """`tokens` is [sequences, tokens]; of targets, each column is the sequence, the place in it, and the token there."""
+
     tokens: Tensor
     answers: Tensor
-    entities: Tensor
+    hints: Tensor
 
 
 def new_model() -> LlamaForCausalLM:
@@ -76,18 +76,14 @@ def new_model() -> LlamaForCausalLM:
 
 
 def batch(random: Random, documents: int, length: int) -> Batch:
-    """Return int64 [sequences, tokens] thrice; shorter sequences are filled up behind their end."""
+    """Return as many sequences as BATCH_TOKENS allow; shorter ones are filled up behind their end."""
     count = min(SEQUENCES_MAX, max(1, BATCH_TOKENS // (documents * length)))
     lessons = [lesson(random, documents, length) for _ in range(count)]
     width = max(len(one.tokens) for one in lessons)
-
-    def padded(row: Sequence[int | None], filling: int) -> list[int]:
-        return [filling if item is None else item for item in row] + [filling] * (width - len(row))
-
     return Batch(
-        torch.tensor([padded(one.tokens, BOS) for one in lessons]),
-        torch.tensor([padded(one.answers, NOTHING) for one in lessons]),
-        torch.tensor([padded(one.entities, NOTHING) for one in lessons]),
+        torch.tensor([one.tokens + [BOS] * (width - len(one.tokens)) for one in lessons]),
+        torch.tensor([(row, *target) for row, one in enumerate(lessons) for target in one.answers]).T,
+        torch.tensor([(row, *target) for row, one in enumerate(lessons) for target in one.hints]).T,
     )
 
 
@@ -108,10 +104,9 @@ def rate_at(progress: Progress, seconds: float) -> float:
 def learn(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, data: Batch) -> float:
     """Make one step, and return the share of right answers."""
     hidden = model.model(data.tokens, use_cache=False).last_hidden_state
-    asked, spoken = data.answers != NOTHING, data.entities != NOTHING
-    logits, answers = model.lm_head(hidden[asked]), data.answers[asked]
-    loss = tf.cross_entropy(logits, answers)
-    loss = loss + AUXILIARY_WEIGHT * tf.cross_entropy(model.lm_head(hidden[spoken]), data.entities[spoken])
+    logits, answers = (model.lm_head(hidden[data.answers[0], data.answers[1]]), data.answers[2])
+    hinted = model.lm_head(hidden[data.hints[0], data.hints[1]])
+    loss = tf.cross_entropy(logits, answers) + HINT_WEIGHT * tf.cross_entropy(hinted, data.hints[2])
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -124,11 +119,11 @@ def accuracies(model: LlamaForCausalLM, length: int, batches: int) -> dict[str, 
     right, asked = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     for index in range(batches):
         data = batch(Random(f"judge {index}"), DOCUMENTS, length)
+        rows, places, answers = data.answers
         with torch.no_grad():
-            hit = model(data.tokens, use_cache=False).logits.argmax(-1) == data.answers
-        before = data.tokens.roll(1, dims=1)
+            hit = model(data.tokens, use_cache=False).logits[rows, places].argmax(-1) == answers
         for name, kind in KINDS.items():
-            of_kind = (data.answers != NOTHING) & (before == kind)
+            of_kind = data.tokens[rows, places - 1] == kind
             right[name] += int((hit & of_kind).sum())
             asked[name] += int(of_kind.sum())
     return {name: right[name] / max(1, asked[name]) for name in KINDS}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
-from benchmarks.blend_quality.prompts import DOCUMENTS, LENGTH, WAYS, Way, prompts
-from benchmarks.blend_quality.task import ENTITIES, NAMED, QUESTIONS, SAME, VALUES, lesson, sample
+from benchmarks.blend_quality.prompts import DOCUMENTS, LENGTH, WAYS, Prompt, Way, prompts
+from benchmarks.blend_quality.run import FIGURES, QUESTION_TOKENS, Row, ask, rows, run
+from benchmarks.blend_quality.task import BOS, ENTITIES, NAMED, QUESTIONS, SAME, VALUES, lesson, sample
+from benchmarks.peer import BenchmarkError
+from demo.answer import Answer
 
 SEEDS = range(200)
 
@@ -47,18 +52,19 @@ def test_a_document_can_have_a_value_that_belongs_to_nothing() -> None:
     assert set(strays) == {0, 1}
 
 
-def test_a_lesson_names_the_entity_at_the_words_that_speak_of_it() -> None:
+def test_a_lesson_hints_at_the_entity_and_the_question_where_a_fact_is_said() -> None:
     for seed in SEEDS:
-        tokens, answers, entities = lesson(Random(seed), DOCUMENTS, 12)
-        assert len(tokens) == len(answers) == len(entities)
-        spoken = {at: entity for at, entity in enumerate(entities) if entity is not None}
-        asked = {at: answer for at, answer in enumerate(answers) if answer is not None}
-        assert all(tokens[at] == SAME or tokens[at] in VALUES for at in spoken)
-        for at, answer in asked.items():
-            entity = tokens[at]
-            assert tokens[at + 1] == answer
-            assert answer in {tokens[place] for place, spoken_of in spoken.items() if spoken_of == entity}
-        assert len(asked) == sum(tokens[at] in VALUES for at in spoken)
+        tokens, answers, hints = lesson(Random(seed), DOCUMENTS, 12)
+        hinted: dict[int, set[int]] = {}
+        for place, token in hints:
+            hinted.setdefault(place, set()).add(token)
+        known = {frozenset(said): tokens[place] for place, said in hinted.items() if tokens[place] in VALUES}
+        assert len(answers) == len(known) > 0
+        for place, answer in answers:
+            assert tokens[place + 1] == answer == known[frozenset(tokens[place - 1 : place + 1])]
+        for place, said in hinted.items():
+            if tokens[place] == SAME:
+                assert hinted[place + 1] == said
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -72,3 +78,48 @@ def test_a_prompt_has_each_stored_document_at_another_place_and_follows_from_the
             assert stored[-LENGTH:] == prompt.tokens[start:end]
             assert len(stored) % LENGTH == 0
             assert len(stored) - LENGTH != start
+
+
+class ScriptedEngine:
+    """Answers right in full; else with the value that the selector's name says, or as if documents were missing."""
+
+    def __init__(self, missing: int = 0) -> None:
+        self.missing = missing
+
+    def ask_together(self, prompts: Sequence[Sequence[int]], *, max_tokens: int = 8) -> list[Answer]:
+        assert all(prompt in self.prompt.stored for prompt in prompts)
+        return []
+
+    def ask_with(self, prompt: Sequence[int], params: Mapping[str, Any], *, max_tokens: int = 8) -> Answer:
+        question, reused = self.prompt.question, len(prompt) - QUESTION_TOKENS
+        if not params["lmcache.blend"]:
+            return Answer(len(prompt), 0, 0.2, (question.value,), ())
+        recomputed = int(params["lmcache.blend_recompute_ratios"][0] * reused)
+        blend = {"reused_tokens": reused - recomputed - self.missing, "recomputed_tokens": recomputed}
+        is_right = params["lmcache.blend_selector"] == "cacheblend" or not question.across
+        said = question.value if is_right else BOS
+        return Answer(len(prompt), reused, 0.1, (said,), (), {"lmcache.blend": blend})
+
+    def each(self, asked: Iterable[Prompt]) -> Iterator[Prompt]:
+        for self.prompt in asked:
+            yield self.prompt
+
+
+def test_rows_are_counted_apart() -> None:
+    engine = ScriptedEngine()
+    asked = rows([0.25], ["lego_link", "cacheblend"])
+    scores = run(engine, engine.each(prompts("alone", 4)), asked)
+    shares = {name: score.figures() for name, score in scores.items()}
+    assert list(shares) == ["none", "check layers only", "lego_link 25%", "cacheblend 25%", "full"]
+    tokens = DOCUMENTS * LENGTH + QUESTION_TOKENS
+    assert shares["full"] == dict(zip(FIGURES, (1, 1, 1, tokens, 200), strict=True))
+    assert shares["cacheblend 25%"] == dict(zip(FIGURES, (1, 1, 1, tokens // 4 + 3, 100), strict=True))
+    assert shares["lego_link 25%"] == dict(zip(FIGURES, (1, 0, 0.5, tokens // 4 + 3, 100), strict=True))
+    assert shares["none"]["computed_tokens"] == QUESTION_TOKENS
+
+
+def test_an_answer_that_was_blended_in_part_is_an_error() -> None:
+    engine = ScriptedEngine(missing=64)
+    (prompt,) = engine.each(prompts("alone", 1))
+    with pytest.raises(BenchmarkError, match="none: not all of 512 tokens were blended"):
+        ask(engine, prompt, Row("none", "none"))
