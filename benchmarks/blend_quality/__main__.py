@@ -22,7 +22,8 @@ from typing import Final
 
 from benchmarks import machine
 from benchmarks.blend_quality.prompts import LENGTH, WAYS, Way, prompts
-from benchmarks.blend_quality.run import FIGURES, Row, Score, rows, run
+from benchmarks.blend_quality.run import FIGURES, Score, run
+from benchmarks.blend_quality.selectors import Row, rows
 from benchmarks.results import Results
 from demo.engine_process import EngineProcess
 from demo.server_process import ServerProcess

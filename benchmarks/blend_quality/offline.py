@@ -20,8 +20,7 @@ from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from benchmarks.blend_quality.prompts import WAYS, Prompt, prompts
-from benchmarks.blend_quality.run import Row, rows
-from benchmarks.blend_quality.selectors import installed
+from benchmarks.blend_quality.selectors import Row, installed, rows
 from benchmarks.blend_quality.train import MODEL
 
 BLOCK_TOKENS: Final = 32

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from benchmarks.blend_quality.task import BOS, Question, sample
+from benchmarks.blend_quality.task import BOS, CHAIN_OF, NAMED, SAME_OF, Question, sample
 
 DOCUMENTS: Final = 8
 LENGTH: Final = 64
 OTHERS: Final = 3
+ASKED: Final = (NAMED, SAME_OF, NAMED, CHAIN_OF)
 
 Way = Literal["alone", "among others"]
 WAYS: Final[tuple[Way, ...]] = ("alone", "among others")
@@ -26,16 +27,16 @@ class Prompt(NamedTuple):
 
 
 def prompts(way: Way, count: int) -> Iterator[Prompt]:
-    """Yield the same prompts each time, in turns with a question within a document and one across documents."""
+    """Yield the same prompts each time; every other one has a question about one document."""
     for number in range(count):
-        yield _prompt(Random(f"{way} {number}"), way, across=bool(number % 2))
+        yield _prompt(Random(f"{way} {number}"), way, ASKED[number % len(ASKED)])
 
 
-def _prompt(random: Random, way: Way, across: bool) -> Prompt:
+def _prompt(random: Random, way: Way, kind: int) -> Prompt:
     texts, questions = sample(random, DOCUMENTS, LENGTH)
-    asked = [question for question in questions if question.across == across]
+    asked = [question for question in questions if question.kind == kind]
     if not asked:
-        return _prompt(random, way, across)
+        return _prompt(random, way, kind)
     question = random.choice(asked)
     tokens = [BOS, *(token for text in texts for token in text), *question.tokens]
     stored = [[*_others(random, way), *text] for text in texts]

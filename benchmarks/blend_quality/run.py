@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from benchmarks.blend_quality.prompts import Prompt
+from benchmarks.blend_quality.selectors import FULL, Row
 from benchmarks.peer import BenchmarkError
 from demo.answer import Answer
 
@@ -19,22 +20,7 @@ QUESTION_TOKENS: Final = 3
 BLEND: Final = "lmcache.blend"
 SELECTOR: Final = "lmcache.blend_selector"
 RATIOS: Final = "lmcache.blend_recompute_ratios"
-FULL: Final = "full"
 FIGURES: Final = ("right_within", "right_across", "agrees", "computed_tokens", "first_token_ms")
-
-
-class Row(NamedTuple):
-    """A way to compute a prompt; without a selector it is computed in full, without the cache."""
-
-    name: str
-    selector: str = ""
-    ratio: float = 0.0
-
-
-def rows(ratios: Iterable[float], selectors: Sequence[str]) -> list[Row]:
-    """`full` comes last: what it computes is stored, and would be an exact prefix for rows behind it."""
-    by_ratio = [Row(f"{selector} {ratio:.0%}", selector, ratio) for ratio in ratios for selector in selectors]
-    return [Row("none", "none"), Row("check layers only", "check_layers_only"), *by_ratio, Row(FULL)]
 
 
 class Engine(Protocol):

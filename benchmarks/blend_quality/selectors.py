@@ -1,22 +1,37 @@
-"""Selectors to compare with: chance, and nothing beyond what the check layers repair.  Installed for the run alone."""
+"""The ways to compute a prompt, and two selectors to compare with: chance, and nothing but what check layers repair."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from lmcache_blend_select import Facts, Need, Run, Selector, runs_of
 
+FULL: Final = "full"
 _ENTRY_POINTS: Final = f"""
 [lmcache.blend_selectors.v1]
 random = {__name__}:RANDOM
 check_layers_only = {__name__}:CHECK_LAYERS_ONLY
 """
+
+
+class Row(NamedTuple):
+    """A way to compute a prompt; without a selector it is computed in full, without the cache."""
+
+    name: str
+    selector: str = ""
+    ratio: float = 0.0
+
+
+def rows(ratios: Iterable[float], selectors: Sequence[str]) -> list[Row]:
+    """`full` comes last: what it computes is stored, and would be an exact prefix for rows behind it."""
+    by_ratio = [Row(f"{selector} {ratio:.0%}", selector, ratio) for ratio in ratios for selector in selectors]
+    return [Row("none", "none"), Row("check layers only", "check_layers_only"), *by_ratio, Row(FULL)]
 
 
 def _random(facts: Facts) -> Sequence[Run]:

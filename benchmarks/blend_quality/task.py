@@ -1,9 +1,10 @@
 """The task: questions about facts, some of which can only be understood with an earlier document in sight.
 
-A document says `E v` (an entity and its value) or `SAME v` (a value of the entity that was named last, in an earlier
-document).  A second SAME after the first makes a chain of two.  All else is filler and stray values that belong to no
-entity.  `NAMED E` asks for the value beside the entity, `SAME_OF E` for that of the first SAME after it, `CHAIN_OF E` for
-that of the second.  KV of a SAME that was computed in another prompt speaks of that prompt's entity.
+A document says `E v` (an entity and its value), `SAME v` (a value of the entity that was named last, in an earlier
+document) or `SAME F` (F is another name of that entity).  All else is filler and stray values that belong to no entity.
+`NAMED E` asks for the value beside the entity, `SAME_OF E` for the value that SAME says of it, and `CHAIN_OF E` for the
+value that SAME says of its other name: one thing after the other has to be found.  KV of a SAME that was computed in
+another prompt speaks of that prompt's entity.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ VALUES: Final = range(98, 162)
 VOCABULARY: Final = VALUES.stop
 
 QUESTIONS: Final = (NAMED, SAME_OF, CHAIN_OF)
-LINKS_MAX: Final = 2
 EMPTY_SHARE: Final = 0.15
-LINK_SHARE: Final = 0.6
+NAME_SHARE: Final = 0.25
+OTHER_NAME_SHARE: Final = 0.5
 STRAY_SHARE: Final = 0.5
 
 
@@ -51,7 +52,7 @@ def document(random: Random, length: int, fact: tuple[int, int] | None) -> list[
     if fact is not None:
         at = random.randrange(1, length - 1)
         tokens[at : at + 2] = fact
-        places -= {at, at + 1}
+        places -= {at, at + 1, at + 2}
     if places and random.random() < STRAY_SHARE:
         tokens[random.choice(sorted(places))] = random.choice(VALUES)
     return tokens
@@ -62,20 +63,25 @@ def sample(random: Random, documents: int, length: int) -> Sample:
     texts: list[list[int]] = []
     questions: list[Question] = []
     unnamed = random.sample(ENTITIES, documents)
-    entity, links = None, 0
+    entity: int | None = None  # the one named last, until SAME has said its value
+    first_name: int | None = None  # of that entity, where it has two
     for index in range(documents):
+        value = random.choice(VALUES)
         if index and random.random() < EMPTY_SHARE:
             texts.append(document(random, length, None))
-            continue
-        value = random.choice(VALUES)
-        if entity is not None and links < LINKS_MAX and random.random() < LINK_SHARE:
-            links += 1
-            subject = SAME
+        elif entity is None or random.random() < NAME_SHARE:
+            entity, first_name = unnamed.pop(), None
+            texts.append(document(random, length, (entity, value)))
+            questions.append(Question(NAMED, entity, value))
+        elif first_name is None and random.random() < OTHER_NAME_SHARE:
+            entity, first_name = unnamed.pop(), entity
+            texts.append(document(random, length, (SAME, entity)))
         else:
-            entity, links = unnamed.pop(), 0
-            subject = entity
-        texts.append(document(random, length, (subject, value)))
-        questions.append(Question(QUESTIONS[links], entity, value))
+            texts.append(document(random, length, (SAME, value)))
+            questions.append(Question(SAME_OF, entity, value))
+            if first_name is not None:
+                questions.append(Question(CHAIN_OF, first_name, value))
+            entity = None
     return Sample(texts, questions)
 
 
@@ -90,8 +96,7 @@ class Lesson(NamedTuple):
 def lesson(random: Random, documents: int, length: int) -> Lesson:
     """Return a sample with all of its questions answered at its end.
 
-    Hints are the auxiliary targets: at SAME, and at the value of a fact, the entity that it belongs to, and the kind of
-    the question that it answers.
+    Hints are the auxiliary targets: at SAME, and at what is said of an entity, that entity.
     """
     texts, questions = sample(random, documents, length)
     tokens = [BOS] if random.random() < 0.5 else []
@@ -105,14 +110,12 @@ def lesson(random: Random, documents: int, length: int) -> Lesson:
 
 
 def _hints(tokens: list[int]) -> list[tuple[int, int]]:
-    entity, links, before = BOS, 0, BOS
+    entity, before = BOS, BOS
     hints: list[tuple[int, int]] = []
     for place, token in enumerate(tokens):
+        if token == SAME or before == SAME or (before in ENTITIES and token in VALUES):
+            hints.append((place, entity))
         if token in ENTITIES:
-            entity, links = token, 0
-        elif token == SAME:
-            links += 1
-        if token == SAME or (token in VALUES and (before == SAME or before in ENTITIES)):
-            hints += [(place, entity), (place, QUESTIONS[links])]
+            entity = token
         before = token
     return hints
