@@ -14,7 +14,6 @@ from typing import Final
 
 import torch
 import torch.nn.functional as tf
-from lmcache_blend_select import Facts, Need, Segment, budget, select, selector
 from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -22,6 +21,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from benchmarks.blend_quality.prompts import WAYS, Prompt, prompts
 from benchmarks.blend_quality.selectors import Row, installed, rows
 from benchmarks.blend_quality.train import MODEL
+from lmcache_blend_select import Facts, Need, Segment, budget, select, selector
 
 BLOCK_TOKENS: Final = 32
 SELECTORS: Final = ("random", "lego_link", "block_start", "cacheblend")

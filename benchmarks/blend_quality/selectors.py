@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+
 from lmcache_blend_select import Facts, Need, Run, Selector, runs_of
 
 FULL: Final = "full"
