@@ -9,6 +9,7 @@ another prompt speaks of that prompt's entity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -19,8 +20,8 @@ VALUES: Final = range(98, 162)
 VOCABULARY: Final = VALUES.stop
 
 QUESTIONS: Final = (NAMED, SAME_OF, CHAIN_OF)
-EMPTY_SHARE: Final = 0.15
-NAME_SHARE: Final = 0.25
+EMPTY_SHARE: Final = 0.1
+NAME_SHARE: Final = 0.15
 OTHER_NAME_SHARE: Final = 0.5
 STRAY_SHARE: Final = 0.5
 
@@ -86,27 +87,25 @@ def sample(random: Random, documents: int, length: int) -> Sample:
 
 
 class Lesson(NamedTuple):
-    """One sequence to learn from, and the (place, token) pairs to predict in it: answers at its end, and hints before."""
+    """Documents, questions with their answers, and what to predict: (place, token) pairs.
 
-    tokens: list[int]
-    answers: list[tuple[int, int]]
-    hints: list[tuple[int, int]]
-
-
-def lesson(random: Random, documents: int, length: int) -> Lesson:
-    """Return a sample with all of its questions answered at its end.
-
-    Hints are the auxiliary targets: at SAME, and at what is said of an entity, that entity.
+    `hints` are places in `documents`, and the auxiliary targets: at SAME, and at what is said of an entity, that entity.
+    `answers` are places in `questions`.
     """
-    texts, questions = sample(random, documents, length)
-    tokens = [BOS] if random.random() < 0.5 else []
-    tokens += [token for text in texts for token in text]
-    hints = _hints(tokens)
-    answers = []
-    for question in random.sample(questions, len(questions)):
-        tokens += [*question.tokens, question.value]
-        answers.append((len(tokens) - 2, question.value))
-    return Lesson(tokens, answers, hints)
+
+    documents: list[int]
+    hints: list[tuple[int, int]]
+    questions: list[int]
+    answers: list[tuple[int, int]]
+
+
+def lesson(random: Random, documents: int, length: int, lead: Sequence[int]) -> Lesson:
+    """Return a sample behind the tokens `lead`, with all of its questions."""
+    sampled = sample(random, documents, length)
+    tokens = [*lead, *(token for text in sampled.documents for token in text)]
+    asked = random.sample(sampled.questions, len(sampled.questions))
+    answers = [(3 * index + 1, question.value) for index, question in enumerate(asked)]
+    return Lesson(tokens, _hints(tokens), [token for each in asked for token in (*each.tokens, each.value)], answers)
 
 
 def _hints(tokens: list[int]) -> list[tuple[int, int]]:

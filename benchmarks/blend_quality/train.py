@@ -29,6 +29,8 @@ RATE: Final = 1.5e-3
 WARM_UP_STEPS: Final = 100
 DECAY_FROM: Final = 0.7  # of the time; the learning rate falls to zero from there on
 HINT_WEIGHT: Final = 0.5
+READ_FROM: Final = 5
+"""The layer from which on questions read documents.  If they do it sooner, the layers that a probe computes repair all."""
 PASSED: Final = 0.95
 REPORT_STEPS: Final = 100
 KINDS: Final = {"within": NAMED, "same": SAME_OF, "chain": CHAIN_OF}
@@ -45,11 +47,12 @@ class Progress:
 
 
 class Batch(NamedTuple):
-    """`tokens` is [sequences, tokens]; of targets, each column is the sequence, the place in it, and the token there."""
+    """Tokens are [sequences, tokens]; of targets, each column is the sequence, the place in it, and the token there."""
 
-    tokens: Tensor
-    answers: Tensor
+    documents: Tensor
     hints: Tensor
+    questions: Tensor
+    answers: Tensor
 
 
 def new_model() -> LlamaForCausalLM:
@@ -76,14 +79,16 @@ def new_model() -> LlamaForCausalLM:
 
 
 def batch(random: Random, documents: int, length: int) -> Batch:
-    """Return as many sequences as BATCH_TOKENS allow; shorter ones are filled up behind their end."""
-    count = min(SEQUENCES_MAX, max(1, BATCH_TOKENS // (documents * length)))
-    lessons = [lesson(random, documents, length) for _ in range(count)]
-    width = max(len(one.tokens) for one in lessons)
+    """Return as many sequences as BATCH_TOKENS allow; questions of some are filled up behind their end."""
+    count = min(SEQUENCES_MAX, max(2, BATCH_TOKENS // (documents * length)))
+    lead = [BOS] if random.random() < 0.5 else []
+    lessons = [lesson(random, documents, length, lead) for _ in range(count)]
+    width = max(len(one.questions) for one in lessons)
     return Batch(
-        torch.tensor([one.tokens + [BOS] * (width - len(one.tokens)) for one in lessons]),
-        torch.tensor([(row, *target) for row, one in enumerate(lessons) for target in one.answers]).T,
+        torch.tensor([one.documents for one in lessons]),
         torch.tensor([(row, *target) for row, one in enumerate(lessons) for target in one.hints]).T,
+        torch.tensor([one.questions + [BOS] * (width - len(one.questions)) for one in lessons]),
+        torch.tensor([(row, *target) for row, one in enumerate(lessons) for target in one.answers]).T,
     )
 
 
@@ -102,11 +107,19 @@ def rate_at(progress: Progress, seconds: float) -> float:
 
 
 def learn(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, data: Batch) -> float:
-    """Make one step, and return the share of right answers."""
-    hidden = model.model(data.tokens, use_cache=False).last_hidden_state
-    logits, answers = (model.lm_head(hidden[data.answers[0], data.answers[1]]), data.answers[2])
-    hinted = model.lm_head(hidden[data.hints[0], data.hints[1]])
-    loss = tf.cross_entropy(logits, answers) + HINT_WEIGHT * tf.cross_entropy(hinted, data.hints[2])
+    """Make one step, and return the share of right answers.
+
+    In the layers below READ_FROM questions see the documents of another sequence, so that they learn to read later.
+    """
+    given = model.model(data.documents, use_cache=True)
+    for layer in given.past_key_values.layers[:READ_FROM]:
+        layer.keys, layer.values = layer.keys.roll(1, 0), layer.values.roll(1, 0)
+    asked = model.model(data.questions, past_key_values=given.past_key_values)
+    rows, places, answers = data.answers
+    logits = model.lm_head(asked.last_hidden_state[rows, places])
+    loss = tf.cross_entropy(logits, answers)
+    rows, places, entities = data.hints
+    loss = loss + HINT_WEIGHT * tf.cross_entropy(model.lm_head(given.last_hidden_state[rows, places]), entities)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -121,9 +134,10 @@ def accuracies(model: LlamaForCausalLM, length: int, batches: int) -> dict[str, 
         data = batch(Random(f"judge {index}"), DOCUMENTS, length)
         rows, places, answers = data.answers
         with torch.no_grad():
-            hit = model(data.tokens, use_cache=False).logits[rows, places].argmax(-1) == answers
+            logits = model(torch.cat([data.documents, data.questions], 1), use_cache=False).logits
+        hit = logits[rows, places + data.documents.shape[1]].argmax(-1) == answers
         for name, kind in KINDS.items():
-            of_kind = data.tokens[rows, places - 1] == kind
+            of_kind = data.questions[rows, places - 1] == kind
             right[name] += int((hit & of_kind).sum())
             asked[name] += int(of_kind.sum())
     return {name: right[name] / max(1, asked[name]) for name in KINDS}

@@ -73,13 +73,13 @@ def test_a_document_can_have_a_value_that_belongs_to_nothing() -> None:
 
 def test_a_lesson_hints_at_the_entity_where_something_is_said_of_it() -> None:
     for seed in SEEDS:
-        tokens, answers, hints = lesson(Random(seed), DOCUMENTS, 12)
-        said = {(entity, tokens[place]) for place, entity in hints}
-        assert len(answers) > 0
+        documents, hints, questions, answers = lesson(Random(seed), DOCUMENTS, 12, [BOS])
+        said = {(entity, documents[place]) for place, entity in hints}
+        assert len(answers) == len(questions) // 3 > 0
         for place, answer in answers:
-            kind, entity = tokens[place - 1 : place + 1]
+            kind, entity, value = questions[place - 1 : place + 2]
             names = [entity] if kind != CHAIN_OF else [name for of, name in said if of == entity and name in ENTITIES]
-            assert tokens[place + 1] == answer
+            assert value == answer
             assert (names[0], answer) in said
             assert kind == NAMED or (names[0], SAME) in said
 
