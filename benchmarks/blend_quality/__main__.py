@@ -15,8 +15,8 @@ import argparse
 import datetime
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,40 +24,48 @@ from benchmarks import machine
 from benchmarks.blend_quality.prompts import LENGTH, WAYS, Way, prompts
 from benchmarks.blend_quality.run import FIGURES, Score, run
 from benchmarks.blend_quality.selectors import Row, rows
+from benchmarks.peer import BenchmarkError
 from benchmarks.results import Results
 from demo.engine_process import EngineProcess
 from demo.server_process import ServerProcess
 
 HERE: Final = Path(__file__).parent
 SELECTORS: Final = ("random", "lego_link", "block_start", "cacheblend", "question")
+SERVER: Final = ("--engine-type", "blend", "--chunk-size", str(LENGTH), "--l1-size-gb", "1")
+INDEXED_SECONDS: Final = 60.0
 RATIOS: Final = (0.05, 0.10, 0.15, 0.20)
 HEADS: Final = ("right within", "right across", "agrees with full", "tokens computed", "first token, ms")
 
 
-@contextmanager
-def engine_on_server(folder: Path, check_layer: int) -> Iterator[EngineProcess]:
-    """A blending engine with the trained model, on a server of its own."""
-    settings = {"lmcache.blend": "requests", "lmcache.blend_check_layers": [check_layer]}
-    options = ["--engine-type", "blend", "--chunk-size", str(LENGTH), "--l1-size-gb", "1"]
-    with (
-        ServerProcess(options, folder / "server.log") as server,
-        EngineProcess(
-            folder / "engine.log",
-            port=server.port,
-            connector="own",
-            extra=settings,
-            model=HERE / "model",
-            driver=HERE / "engine.py",
-            options=["--max-model-len", "2048"],
-            one_process=True,
-        ) as engine,
-    ):
-        yield engine
+def engine(port: int, check_layer: int, log_path: Path) -> EngineProcess:
+    return EngineProcess(
+        log_path,
+        port=port,
+        connector="own",
+        extra={"lmcache.blend": "requests", "lmcache.blend_check_layers": [check_layer]},
+        model=HERE / "model",
+        driver=HERE / "engine.py",
+        options=["--max-model-len", "2048"],
+        one_process=True,
+    )
+
+
+def wait_indexed(server: ServerProcess, chunks: int) -> None:
+    """Storing, and the index behind it, are off the request's path."""
+    deadline = time.monotonic() + INDEXED_SECONDS
+    while (added := server.status()["modules"]["blend"]["chunks_added"]) < chunks:
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{added} of {chunks} chunks were indexed after {INDEXED_SECONDS:.0f} s")
+        time.sleep(0.02)
 
 
 def measure(way: Way, count: int, asked: list[Row], check_layer: int) -> Mapping[str, Score]:
-    with tempfile.TemporaryDirectory() as name, engine_on_server(Path(name), check_layer) as engine:
-        return run(engine, prompts(way, count), asked)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ServerProcess(SERVER, Path(name) / "server.log") as server,
+        engine(server.port, check_layer, Path(name) / "engine.log") as asks,
+    ):
+        return run(asks, prompts(way, count), asked, partial(wait_indexed, server))
 
 
 def shown(results: Results, way: Way) -> str:

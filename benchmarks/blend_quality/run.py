@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any, Final, Protocol
 
-from benchmarks.blend_quality.prompts import Prompt
+from benchmarks.blend_quality.prompts import LENGTH, Prompt
 from benchmarks.blend_quality.selectors import FULL, Row
 from benchmarks.peer import BenchmarkError
 from demo.answer import Answer
 
-INDEXED_SECONDS: Final = 60.0
-POLL_SECONDS: Final = 0.02
 QUESTION_TOKENS: Final = 3
 """What no document holds: the first token of the prompt and the two of the question."""
 BLEND: Final = "lmcache.blend"
@@ -50,12 +47,19 @@ class Score:
         return dict(zip(FIGURES, values, strict=True))
 
 
-def run(engine: Engine, prompts: Iterable[Prompt], asked: Sequence[Row]) -> dict[str, Score]:
-    """Store each prompt's documents, and ask its question in each way; an answer that did not go that way is an error."""
+def run(
+    engine: Engine, prompts: Iterable[Prompt], asked: Sequence[Row], wait_indexed: Callable[[int], None]
+) -> dict[str, Score]:
+    """Store each prompt's documents, and ask its question in each way; an answer that did not go that way is an error.
+
+    `wait_indexed` returns when so many chunks have been indexed since the start.
+    """
     scores = {row.name: Score() for row in asked}
+    chunks = 0
     for prompt in prompts:
         engine.ask_together(prompt.stored, max_tokens=1)
-        _wait_indexed(engine, prompt)
+        chunks += sum(len(stored) // LENGTH for stored in prompt.stored)
+        wait_indexed(chunks)
         answers = {row.name: ask(engine, prompt, row) for row in asked}
         reference = answers[FULL][0].output[0]
         for name, (answer, computed) in answers.items():
@@ -65,6 +69,7 @@ def run(engine: Engine, prompts: Iterable[Prompt], asked: Sequence[Row]) -> dict
             score.agrees.append(said == reference)
             score.computed.append(computed)
             score.seconds.append(answer.seconds_to_first_token)
+        chunks += len(prompt.tokens) // LENGTH  # of the row that computes everything
     return scores
 
 
@@ -82,16 +87,3 @@ def ask(engine: Engine, prompt: Prompt, row: Row) -> tuple[Answer, int]:
     if blend.get("reused_tokens", 0) + blend.get("recomputed_tokens", 0) != documents:
         raise BenchmarkError(f"{row.name}: not all of {documents} tokens were blended: {blend}")
     return answer, len(prompt.tokens) - int(blend["reused_tokens"])
-
-
-def _wait_indexed(engine: Engine, prompt: Prompt) -> None:
-    """Storing, and the index behind it, are off the request's path."""
-    deadline = time.monotonic() + INDEXED_SECONDS
-    while True:
-        try:
-            ask(engine, prompt, Row("stored", "none"))
-            return
-        except BenchmarkError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(POLL_SECONDS)

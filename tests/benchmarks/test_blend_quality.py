@@ -126,7 +126,9 @@ class ScriptedEngine:
 def test_rows_are_counted_apart() -> None:
     engine = ScriptedEngine()
     asked = rows([0.25], ["lego_link", "cacheblend"])
-    scores = run(engine, engine.each(prompts("alone", 4)), asked)
+    waited_for: list[int] = []
+    scores = run(engine, engine.each(prompts("among others", 4)), asked, waited_for.append)
+    assert waited_for == [32, 72, 112, 152]  # 8 documents behind 3 others; 8 chunks of the full prompt before them
     shares = {name: score.figures() for name, score in scores.items()}
     assert list(shares) == ["none", "check layers only", "lego_link 25%", "cacheblend 25%", "full"]
     tokens = DOCUMENTS * LENGTH + QUESTION_TOKENS
