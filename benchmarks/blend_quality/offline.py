@@ -122,6 +122,11 @@ class Reuse:
         return (fresh - stored).square().sum((0, 2))[None, facts.positions()].numpy()
 
 
+def loaded(folder: Path) -> LlamaForCausalLM:
+    torch.set_num_threads(1)
+    return LlamaForCausalLM.from_pretrained(folder).eval()
+
+
 def outcomes(model: LlamaForCausalLM, asked: Iterable[Prompt], ways: Sequence[Row], check_layer: int) -> Outcomes:
     """Whether answers were right, by the row's name and whether the question is about one document or across several."""
     right: Outcomes = defaultdict(list)
@@ -139,15 +144,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--check-layer", type=int, default=3)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    model = LlamaForCausalLM.from_pretrained(options.model).eval()
+    model = loaded(options.model)
     ways = rows(RATIOS, SELECTORS)
     for way in WAYS:
         right = outcomes(model, prompts(way, options.prompts), ways, options.check_layer)
         print(f"documents stored {way}: right within, across documents")
         for row in ways:
             shares = (sum(hits) / len(hits) for hits in (right[row.name, False], right[row.name, True]))
-            print(f"{row.name:18}" + "".join(f"{share:8.1%}" for share in shares))
+            print(f"{row.name:20}" + "".join(f"{share:8.1%}" for share in shares))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.blend_quality.task import BOS, CHAIN_OF, NAMED, SAME_OF, VOCABULARY, lesson
 
 MODEL: Final = Path(__file__).parent / "model"
+LAYERS: Final = 8
+FIRST_LAYERS: Final = 5
+INSERTED_AT: Final = 2
+"""Five layers learn the task; then others are put in at this place, which do nothing at first.  Questions read documents
+behind them: if they did so in the first layers, those that a probe computes would repair all by themselves."""
+GROWN_STAGE: Final = 2
 DOCUMENTS: Final = 8
 LENGTHS: Final = (6, 16, 32, 64)
 BATCH_TOKENS: Final = 4096
@@ -29,8 +35,6 @@ RATE: Final = 1.5e-3
 WARM_UP_STEPS: Final = 100
 DECAY_FROM: Final = 0.7  # of the time; the learning rate falls to zero from there on
 HINT_WEIGHT: Final = 0.5
-READ_FROM: Final = 5
-"""The layer from which on questions read documents.  If they do it sooner, the layers that a probe computes repair all."""
 PASSED: Final = 0.95
 REPORT_STEPS: Final = 100
 KINDS: Final = {"within": NAMED, "same": SAME_OF, "chain": CHAIN_OF}
@@ -42,6 +46,7 @@ class Progress:
 
     step: int = 0
     stage: int = 0
+    grown: int = 0  # the step in which the model got all of its layers
     right: float = 0.0  # moving average of the answers to mixed lengths
     seconds: float = 0.0  # of processor time
 
@@ -55,12 +60,12 @@ class Batch(NamedTuple):
     answers: Tensor
 
 
-def new_model() -> LlamaForCausalLM:
+def new_model(layers: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=96,
         intermediate_size=192,
-        num_hidden_layers=8,
+        num_hidden_layers=layers,
         num_attention_heads=3,
         num_key_value_heads=3,
         head_dim=32,
@@ -76,6 +81,23 @@ def new_model() -> LlamaForCausalLM:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
     torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.5)
     return model
+
+
+def grown(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """Return a model of all layers that answers as this one does."""
+    more = LAYERS - FIRST_LAYERS
+    found = new_model(LAYERS)
+    for name, module in model.model.named_children():
+        if name != "layers":
+            found.model.get_submodule(name).load_state_dict(module.state_dict())
+    found.lm_head.load_state_dict(model.lm_head.state_dict())
+    for index, layer in enumerate(model.model.layers):
+        place = index if index < INSERTED_AT else index + more
+        found.model.layers[place].load_state_dict(layer.state_dict())
+    for layer in found.model.layers[INSERTED_AT : INSERTED_AT + more]:
+        for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            torch.nn.init.zeros_(last.weight)
+    return found
 
 
 def batch(random: Random, documents: int, length: int) -> Batch:
@@ -103,16 +125,17 @@ def shape_of(random: Random, progress: Progress) -> tuple[int, int]:
 def rate_at(progress: Progress, seconds: float) -> float:
     used = progress.seconds / seconds
     decay = min(1.0, (1.0 - used) / (1.0 - DECAY_FROM))
-    return RATE * min(1.0, (progress.step + 1) / WARM_UP_STEPS) * max(0.02, decay)
+    return RATE * min(1.0, (progress.step - progress.grown + 1) / WARM_UP_STEPS) * max(0.02, decay)
 
 
 def learn(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, data: Batch) -> float:
     """Make one step, and return the share of right answers.
 
-    In the layers below READ_FROM questions see the documents of another sequence, so that they learn to read later.
+    In the layers before those that read, questions see the documents of another sequence.
     """
     given = model.model(data.documents, use_cache=True)
-    for layer in given.past_key_values.layers[:READ_FROM]:
+    reading = INSERTED_AT + model.config.num_hidden_layers - FIRST_LAYERS
+    for layer in given.past_key_values.layers[:reading]:
         layer.keys, layer.values = layer.keys.roll(1, 0), layer.values.roll(1, 0)
     asked = model.model(data.questions, past_key_values=given.past_key_values)
     rows, places, answers = data.answers
@@ -146,16 +169,16 @@ def accuracies(model: LlamaForCausalLM, length: int, batches: int) -> dict[str, 
 def train(seconds: float, seed: int, folder: Path) -> LlamaForCausalLM:
     """Train for `seconds` of processor time in all, those of the runs before included."""
     torch.manual_seed(seed)
-    model = new_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    progress = Progress()
-    checkpoint = folder / "checkpoint.pt"
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+    progress, checkpoint = Progress(), folder / "checkpoint.pt"
+    state = torch.load(checkpoint) if checkpoint.exists() else None
+    if state:
         progress = Progress(**state["progress"])
         print(f"goes on from step {progress.step}, {progress.seconds:.0f} s", flush=True)
+    model = new_model(LAYERS if progress.grown else FIRST_LAYERS)
+    optimizer = new_optimizer(model)
+    if state:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
     began = time.process_time() - progress.seconds
     while progress.seconds < seconds:
         random = Random(f"{seed} {progress.step}")
@@ -168,11 +191,19 @@ def train(seconds: float, seed: int, folder: Path) -> LlamaForCausalLM:
         progress.seconds = time.process_time() - began
         if progress.right > PASSED and progress.stage + 1 < len(LENGTHS):
             progress.stage, progress.right = progress.stage + 1, 0.0
+            if progress.stage == GROWN_STAGE:
+                progress.grown, model = progress.step, grown(model)
+                optimizer = new_optimizer(model)
         if progress.step % REPORT_STEPS == 0:
             report(model, progress)
             save(checkpoint, model, optimizer, progress)
     save(checkpoint, model, optimizer, progress)
     return model
+
+
+def new_optimizer(model: LlamaForCausalLM) -> torch.optim.Optimizer:
+    found: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    return found
 
 
 def report(model: LlamaForCausalLM, progress: Progress) -> None:
