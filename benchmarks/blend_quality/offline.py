@@ -42,7 +42,7 @@ class Blender:
         self.kv = torch.zeros(shape)
 
     def turned(self, keys: Tensor, positions: Tensor) -> Tensor:
-        """K, [heads, tokens, head size], turned by so many positions, which may be negative."""
+        """K, [heads, tokens, head size], turned by `positions`, which may be negative."""
         cos, sin = self.model.rotary_emb(keys, positions[None])
         turned: Tensor = apply_rotary_pos_emb(keys[None], keys[None], cos, sin)[1][0]
         return turned

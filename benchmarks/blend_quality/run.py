@@ -52,7 +52,7 @@ def run(
 ) -> dict[str, Score]:
     """Store each prompt's documents, and ask its question in each way; an answer that did not go that way is an error.
 
-    `wait_indexed` returns when so many chunks have been indexed since the start.
+    `wait_indexed` returns when this number of chunks has been indexed since the start.
     """
     scores = {row.name: Score() for row in asked}
     chunks = 0
