@@ -70,6 +70,13 @@ def expected_objects(content: Bytes, blocks: list[int], per_object: int) -> list
     return found
 
 
+def cache_lines(nbytes: int) -> Bytes:
+    """Memory that begins with a cache line, as that of engines does."""
+    memory = np.full(nbytes + 64, 0xA5, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + nbytes]
+
+
 class ReferencePages:
     """A cache of one format in memory of its own, and what an engine would register of it."""
 
@@ -154,7 +161,7 @@ class ReferencePages:
         item = ITEM[self.sizes.dtype]
         for place, key in enumerate(keys):
             if together == 1 or place == 0:
-                self.storages.append(np.full(span * item, 0xA5, np.uint8))
+                self.storages.append(cache_lines(span * item))
             offset = self.shown.offset + (place * page if together > 1 else 0)
             memory = self.storages[-1][offset * item :]
             byte_strides = (*(stride * item for stride in strides), 1)

@@ -38,7 +38,7 @@ def caches(draw: st.DrawFn) -> Cache:
         blocks=draw(st.integers(4, 6)),
         slots=draw(st.sampled_from([4, 6])),
         heads=draw(st.sampled_from([1, 3])),
-        row=draw(st.sampled_from([2, 4, 8, 34])),
+        row=draw(st.sampled_from([2, 4, 8, 32, 34])),
         dtype=draw(st.sampled_from(list(NUMBERS))),
     )
     return Cache.of(draw(st.sampled_from(FORMATS)), draw(st.sampled_from(ORDERS)), shape, draw(presentations))

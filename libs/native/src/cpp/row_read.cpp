@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "checked_numbers.h"
 #include "fault_guard.h"
+#include "row_copy.h"
 #include "turn_rows.h"
 
 namespace lmcache {
@@ -28,6 +30,7 @@ struct Plane {
     std::uint64_t elements = 0;
     Offsets sources;
     Offsets targets;
+    Offsets dense;  // where the rows of slots are one behind the other
 };
 
 Order order_of(const Places& places, std::uint64_t row) {
@@ -48,7 +51,7 @@ Order order_of(const Places& places, std::uint64_t row) {
 
 Plane plane_of(const RowRead& read, const Places& places) {
     const std::uint64_t item = read.item_bytes(), row = read.shape.head_bytes / item;
-    Plane plane{.order = order_of(places, row), .elements = places.elements.size(), .sources = {}, .targets = {}};
+    Plane plane{.order = order_of(places, row), .elements = places.elements.size(), .sources = {}, .targets = {}, .dense = {}};
     const std::size_t slots = plane.order == Order::columns ? 1 : places.slots.size();
     const std::size_t elements = plane.order == Order::rows ? 1 : places.elements.size();
     for (std::size_t slot = 0; slot < slots; ++slot) {
@@ -56,6 +59,7 @@ Plane plane_of(const RowRead& read, const Places& places) {
             const std::uint64_t place = places.slots[slot] + places.elements[element];
             plane.sources.push_back(place / row * read.shape.slot_bytes() + place % row * item);
             plane.targets.push_back(place / row * read.shape.slot_stride + place % row * item);
+            plane.dense.push_back(place * item);
         }
     }
     return plane;
@@ -88,13 +92,13 @@ std::vector<Piece> pieces_of(const RowRead& read) {
 struct LayerTurn {
     std::uint64_t pairs = 0;
     bool neighbours = false;
-    std::vector<float> cos;  // as `PairRow` has them
+    std::vector<float> cos;  // of each pair
     std::vector<float> sin;
+    std::vector<float> row_cos;  // as `PairRow` has them
+    std::vector<float> row_sin;
 
     std::uint64_t first(std::uint64_t pair) const { return neighbours ? 2 * pair : pair; }
     std::uint64_t second(std::uint64_t pair) const { return neighbours ? 2 * pair + 1 : pair + pairs; }
-    float cosine(std::uint64_t pair) const { return cos[neighbours ? 2 * pair : pair]; }
-    float sine(std::uint64_t pair) const { return sin[neighbours ? 2 * pair + 1 : pair]; }
 };
 
 std::vector<LayerTurn> layer_turns(const RowRead& read) {
@@ -104,18 +108,63 @@ std::vector<LayerTurn> layer_turns(const RowRead& read) {
         LayerTurn& turn = turns.emplace_back();
         turn.neighbours = pairs < 0;
         turn.pairs = static_cast<std::uint64_t>(turn.neighbours ? -pairs : pairs);
-        for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
-            const float cos = next[pair], sin = next[turn.pairs + pair];
-            if (turn.neighbours) {
-                turn.cos.push_back(cos);
-                turn.sin.push_back(-sin);
-            }
-            turn.cos.push_back(cos);
-            turn.sin.push_back(sin);
-        }
+        turn.cos.assign(next, next + turn.pairs);
+        turn.sin.assign(next + turn.pairs, next + 2 * turn.pairs);
         next += 2 * turn.pairs;
+        for (std::uint64_t pair = 0; turn.neighbours && pair < turn.pairs; ++pair) {
+            turn.row_cos.insert(turn.row_cos.end(), 2, turn.cos[pair]);
+            turn.row_sin.insert(turn.row_sin.end(), {-turn.sin[pair], turn.sin[pair]});
+        }
     }
     return turns;
+}
+
+// Pieces of one block of the pages.
+struct Target {
+    std::vector<Piece> pieces;
+    bool whole = false;  // all slots of it are written
+
+    std::uint64_t block() const { return pieces.front().to_block; }
+};
+
+std::vector<Target> targets_of(const RowRead& read) {
+    std::vector<Target> targets;
+    std::uint64_t slots = 0;
+    for (const Piece& piece : pieces_of(read)) {
+        if (piece.to_slot == 0 || targets.empty()) {
+            targets.emplace_back();
+            slots = 0;
+        }
+        targets.back().pieces.push_back(piece);
+        slots += piece.count;
+        targets.back().whole = slots == read.shape.slots_per_block;
+    }
+    return targets;
+}
+
+// Of the caches, for heads of a block that are put together.
+constexpr std::uint64_t TOGETHER_BYTES = std::uint64_t{256} << 10;
+
+// As memcpy, for runs that are too short for a call of it.
+inline void copy_run(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    constexpr std::uint64_t wide = 16, narrow = 8;
+    if (bytes > 128) {
+        std::memcpy(to, from, bytes);
+    } else if (bytes >= wide) {
+        for (std::uint64_t done = 0; done < bytes - wide; done += wide) {
+            std::memcpy(to + done, from + done, wide);
+            __asm__ volatile("" ::: "memory");  // a loop that the compiler does not make a memcpy of
+        }
+        std::memcpy(to + bytes - wide, from + bytes - wide, wide);
+    } else if (bytes >= narrow) {
+        std::uint64_t first, last;
+        std::memcpy(&first, from, narrow);
+        std::memcpy(&last, from + bytes - narrow, narrow);
+        std::memcpy(to, &first, narrow);
+        std::memcpy(to + bytes - narrow, &last, narrow);
+    } else {
+        for (std::uint64_t done = 0; done < bytes; done += 2) std::memcpy(to + done, from + done, 2);
+    }
 }
 
 // Everything that is made on the heap is made before the first byte moves: a fault leaves without destructors.
@@ -123,29 +172,144 @@ class Reader {
 public:
     explicit Reader(const RowRead& read)
         : read_(read), shape_(read.shape), item_(read.item_bytes()), kernels_(turn_kernels(read.element)), turns_(layer_turns(read)),
-          key_(plane_of(read, read.key)), value_(plane_of(read, read.value)), pieces_(pieces_of(read)) {}
+          key_(plane_of(read, read.key)), value_(plane_of(read, read.value)), targets_(targets_of(read)),
+          heads_together_(std::clamp<std::uint64_t>(TOGETHER_BYTES / (shape_.slots_per_block * shape_.head_bytes), 1, shape_.heads)),
+          scratch_(heads_together_ * shape_.slots_per_block * shape_.head_bytes + CACHE_LINE) {}
 
-    void take() const {
+    void take() {
         for (std::uint64_t layer = read_.first_layer; layer < read_.end_layer; ++layer) {
-            const std::uint64_t value_layer = shape_.kv_axis == 1 ? layer : shape_.layers + layer;
             const LayerTurn& turn = turns_[layer - read_.first_layer];
-            for (const Piece& piece : pieces_) {
-                for (std::uint64_t head = 0; head < shape_.heads; ++head) {
-                    turn_keys(turn, to(layer, piece, head), from(layer, piece, head), piece);
-                    copy(value_, to(value_layer, piece, head), from(value_layer, piece, head), piece, 0);
+            for (const Target& target : targets_) {
+                if (shape_.kv_axis == 1) {
+                    write(layer, target, &turn, true);
+                } else {
+                    write(layer, target, &turn, false);
+                    write(shape_.layers + layer, target, nullptr, true);
+                }
+            }
+        }
+        drain_streams();
+    }
+
+private:
+    // Keys where there is a turn, values where they are in this plane.
+    void write(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) {
+        std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride);
+        const bool lines = ((reinterpret_cast<std::uintptr_t>(page) | shape_.head_stride | shape_.slot_stride | shape_.head_bytes) & (CACHE_LINE - 1)) == 0;
+        const bool together = target.whole && lines && key_.order == Order::columns && value_.order != Order::any &&
+                              shape_.slots_per_block % kernels_.lanes == 0;
+        if (together) {
+            for (std::uint64_t head = 0; head < shape_.heads; head += heads_together_) write_whole(plane, target, turn, values, head);
+            return;
+        }
+        if (rows_apart_) {
+            write_rows(plane, target, turn, values, lines);
+            return;
+        }
+        for (std::uint64_t head = 0; head < shape_.heads; ++head) {
+            std::byte* part = page + head * shape_.head_stride;
+            for (const Piece& piece : target.pieces) {
+                const std::byte* from = source(plane, piece, head);
+                if (turn != nullptr) turn_keys(*turn, part, from, piece);
+                if (values) copy(value_, part, from, piece, 0);
+            }
+        }
+    }
+
+    // A block all of whose slots are written, some heads of it: it is put together in the caches, so that the object is read in its own
+    // order and the pages are written in one go.
+    void write_whole(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values, std::uint64_t head) {
+        const std::uint64_t part_bytes = shape_.slots_per_block * shape_.head_bytes;
+        const std::uint64_t heads = std::min(heads_together_, shape_.heads - head);
+        std::byte* parts = scratch();
+        for (const Piece& piece : target.pieces) {
+            const std::byte* from = source(plane, piece, head);
+            if (turn != nullptr) copy_heads(key_, parts, from, piece, heads);
+            if (values) copy_heads(value_, parts, from, piece, heads);
+        }
+        for (std::uint64_t each = 0; each < heads; ++each) {
+            std::byte* part = parts + each * part_bytes;
+            if (turn != nullptr) {
+                kernels_.block({part, key_.dense.data(), shape_.slots_per_block, turn->pairs, turn->neighbours, turn->cos.data(), turn->sin.data()});
+            }
+            std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride + (head + each) * shape_.head_stride);
+            streaming_(page, part, {.slots = shape_.slots_per_block, .heads = 1, .bytes = shape_.head_bytes, .to_slot = shape_.slot_stride,
+                                    .to_head = 0, .from_slot = shape_.head_bytes, .from_head = 0});
+        }
+    }
+
+    // Slots that have their own elements in their rows, in the order in which the object has them.
+    void write_rows(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values, bool lines) {
+        std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride);
+        for (const Piece& piece : target.pieces) {
+            for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
+                std::byte* to = page + (piece.to_slot + slot) * shape_.slot_stride;
+                const std::byte* from = source(plane, piece, 0) + (piece.from_slot + slot) * shape_.slot_bytes();
+                for (std::uint64_t head = 0; head < shape_.heads; ++head, to += shape_.head_stride, from += shape_.head_bytes) {
+                    std::byte* row = lines ? scratch() : to;
+                    if (turn != nullptr) write_row(*turn, row, from);
+                    if (values) std::memcpy(row + value_.dense[0], from + value_.sources[0], value_.elements * item_);
+                    if (lines) {
+                        streaming_(to, row, {.slots = 1, .heads = 1, .bytes = shape_.head_bytes, .to_slot = 0, .to_head = 0, .from_slot = 0, .from_head = 0});
+                    }
                 }
             }
         }
     }
 
-private:
-    // A head's part of a block.
-    const std::byte* from(std::uint64_t plane, const Piece& piece, std::uint64_t head) const {
+    void write_row(const LayerTurn& turn, std::byte* row, const std::byte* from) const {
+        const std::uint64_t turned = 2 * turn.pairs * item_;
+        if (turned != 0) {
+            if (turn.neighbours) kernels_.neighbours({row, from, turn.pairs, turn.row_cos.data(), turn.row_sin.data()});
+            else kernels_.halves({row, from, turn.pairs, turn.cos.data(), turn.sin.data()});
+        }
+        std::memcpy(row + turned, from + turned, key_.elements * item_ - turned);
+    }
+
+    // Whether slot s has its elements in row s: all of K from the row's beginning on, and V to its end.
+    bool rows_apart() const {
+        const auto in_order = [this](const Plane& plane, std::uint64_t first) {
+            if (plane.order != Order::rows) return false;
+            for (std::uint64_t slot = 0; slot < shape_.slots_per_block; ++slot) {
+                if (plane.dense[slot] != slot * shape_.head_bytes + first) return false;
+            }
+            return true;
+        };
+        const std::uint64_t keys = key_.elements * item_, values = value_.elements * item_;
+        if (shape_.kv_axis == 2) return in_order(key_, 0) && in_order(value_, 0) && keys == shape_.head_bytes && values == shape_.head_bytes;
+        return in_order(key_, 0) && in_order(value_, keys) && keys + values == shape_.head_bytes;
+    }
+
+    // Elements of some heads as they are, in the order in which the object has them.
+    void copy_heads(const Plane& plane, std::byte* to, const std::byte* from, const Piece& piece, std::uint64_t heads) const {
+        const bool columns = plane.order == Order::columns;
+        const std::uint64_t begin = columns ? 0 : piece.from_slot, end = columns ? plane.elements : begin + piece.count;
+        const std::uint64_t ahead = columns ? 0 : piece.to_slot - piece.from_slot;  // may wrap around, and back
+        const std::uint64_t bytes = (columns ? piece.count : plane.elements) * item_;
+        const std::byte* source = from + (columns ? piece.from_slot * item_ : 0);
+        std::byte* target = to + (columns ? piece.to_slot * item_ : 0);
+        const std::uint64_t part_bytes = shape_.slots_per_block * shape_.head_bytes;
+        for (std::uint64_t first = begin, next = begin; first < end; first = next) {
+            while (next < end && plane.sources[next] / shape_.slot_bytes() == plane.sources[first] / shape_.slot_bytes()) ++next;
+            for (std::uint64_t head = 0; head < heads; ++head) {
+                // The next rows of the object: runs of one page are too short for the processor to foresee another.
+                const std::byte* coming = source + head * shape_.head_bytes + plane.sources[first] / shape_.slot_bytes() * shape_.slot_bytes() + shape_.slot_bytes();
+                for (std::uint64_t byte = 0; byte < shape_.head_bytes; byte += CACHE_LINE) __builtin_prefetch(coming + byte);
+                for (std::uint64_t run = first; run < next; ++run) {
+                    copy_run(target + head * part_bytes + plane.dense[run + ahead], source + head * shape_.head_bytes + plane.sources[run], bytes);
+                }
+            }
+        }
+    }
+
+    const std::byte* source(std::uint64_t plane, const Piece& piece, std::uint64_t head) const {
         const std::uint64_t slot = plane * read_.object_slots + piece.from_block * shape_.slots_per_block;
         return at(read_.object + slot * shape_.slot_bytes() + head * shape_.head_bytes);
     }
-    std::byte* to(std::uint64_t plane, const Piece& piece, std::uint64_t head) const {
-        return at(read_.bases[plane] + piece.to_block * shape_.block_stride + head * shape_.head_stride);
+
+    std::byte* scratch() {
+        const auto address = reinterpret_cast<std::uintptr_t>(scratch_.data());
+        return scratch_.data() + (CACHE_LINE - address % CACHE_LINE) % CACHE_LINE;
     }
 
     // Elements from `first` on, as they are.
@@ -159,8 +323,8 @@ private:
                 return;
             case Order::columns:
                 for (std::uint64_t element = first; element < plane.elements; ++element) {
-                    std::memcpy(target + plane.targets[element] + piece.to_slot * item_,
-                                source + plane.sources[element] + piece.from_slot * item_, piece.count * item_);
+                    copy_run(target + plane.targets[element] + piece.to_slot * item_,
+                             source + plane.sources[element] + piece.from_slot * item_, piece.count * item_);
                 }
                 return;
             case Order::any:
@@ -187,9 +351,11 @@ private:
 
     void turn_by_slot(const LayerTurn& turn, std::byte* target, const std::byte* source, const Piece& piece) const {
         const auto kernel = turn.neighbours ? kernels_.neighbours : kernels_.halves;
+        const float* cos = turn.neighbours ? turn.row_cos.data() : turn.cos.data();
+        const float* sin = turn.neighbours ? turn.row_sin.data() : turn.sin.data();
         for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
             kernel({target + key_.targets[piece.to_slot + slot], source + key_.sources[piece.from_slot + slot], turn.pairs,
-                    turn.cos.data(), turn.sin.data()});
+                    cos, sin});
         }
     }
 
@@ -199,7 +365,7 @@ private:
         for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
             const std::uint64_t a = turn.first(pair), b = turn.second(pair);
             kernels_.column({target + key_.targets[a], target + key_.targets[b], source + key_.sources[a], source + key_.sources[b],
-                             piece.count, turn.cosine(pair), turn.sine(pair)});
+                             piece.count, turn.cos[pair], turn.sin[pair]});
         }
     }
 
@@ -210,7 +376,7 @@ private:
             for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
                 const std::uint64_t a = turn.first(pair), b = turn.second(pair);
                 kernels_.one({target + targets[a], target + targets[b], source + sources[a], source + sources[b], 1,
-                              turn.cosine(pair), turn.sine(pair)});
+                              turn.cos[pair], turn.sin[pair]});
             }
         }
     }
@@ -222,7 +388,11 @@ private:
     const std::vector<LayerTurn> turns_;
     const Plane key_;
     const Plane value_;
-    const std::vector<Piece> pieces_;
+    const std::vector<Target> targets_;
+    const bool rows_apart_ = rows_apart();
+    const std::uint64_t heads_together_;
+    std::vector<std::byte> scratch_;
+    const RowCopy streaming_ = streaming_copy();
 };
 
 void check_places(const Places& places, const PageShape& shape, std::uint64_t row, const std::string& name) {
@@ -300,8 +470,8 @@ void check(const RowRead& read) {
 
 bool run(const RowRead& read) {
     install_fault_guard();
-    const Reader reader(read);
-    return run_guarded([](void* argument) { static_cast<const Reader*>(argument)->take(); }, const_cast<Reader*>(&reader));
+    Reader reader(read);
+    return run_guarded([](void* argument) { static_cast<Reader*>(argument)->take(); }, &reader);
 }
 
 }  // namespace lmcache

@@ -98,6 +98,18 @@ template <typename E> void neighbours_by_one(const PairRow& row) {
     }
 }
 
+// The elements of a pair.
+inline std::uint64_t first_of(const PairBlock& block, std::uint64_t pair) { return block.neighbours ? 2 * pair : pair; }
+inline std::uint64_t second_of(const PairBlock& block, std::uint64_t pair) { return block.neighbours ? 2 * pair + 1 : pair + block.pairs; }
+
+template <typename E> void block_by_one(const PairBlock& block) {
+    for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
+        std::byte* a = block.part + block.offsets[first_of(block, pair)];
+        std::byte* b = block.part + block.offsets[second_of(block, pair)];
+        column_by_one<E>({a, b, a, b, block.slots, block.cos[pair], block.sin[pair]});
+    }
+}
+
 #if defined(__x86_64__)
 
 #pragma GCC push_options
@@ -175,15 +187,62 @@ template <typename E> void neighbours_by_lanes(const PairRow& row) {
     }
 }
 
+template <typename E> void block_by_lanes(const PairBlock& block) {
+    for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
+        std::byte* a = block.part + block.offsets[first_of(block, pair)];
+        std::byte* b = block.part + block.offsets[second_of(block, pair)];
+        column_by_lanes<E>({a, b, a, b, block.slots, block.cos[pair], block.sin[pair]});
+    }
+}
+
+// The sum that rounds the upper half of each number to the nearest, ties to even.
+inline __m256i rounded(__m256 values) {
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+}
+
+inline void store_halves(std::byte* to, __m256 even, __m256 odd) {
+    const __m256i low = _mm256_srli_epi32(rounded(even), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(low, rounded(odd), 0xAA));
+}
+
+// Twice as many numbers at once: those with an even and those with an odd place each stay in their half of 32 bits.
+void bfloat16_block(const PairBlock& block) {
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
+    for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
+        std::byte* to_a = block.part + block.offsets[first_of(block, pair)];
+        std::byte* to_b = block.part + block.offsets[second_of(block, pair)];
+        const __m256 cos = _mm256_set1_ps(block.cos[pair]), sin = _mm256_set1_ps(block.sin[pair]);
+        for (std::uint64_t done = 0; done < block.slots * 2; done += 4 * LANES) {
+            const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(to_a + done));
+            const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(to_b + done));
+            const __m256 a_even = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), a_odd = _mm256_castsi256_ps(_mm256_and_si256(a, upper));
+            const __m256 b_even = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16)), b_odd = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
+            const __m256 x_even = _mm256_sub_ps(_mm256_mul_ps(a_even, cos), _mm256_mul_ps(b_even, sin));
+            const __m256 x_odd = _mm256_sub_ps(_mm256_mul_ps(a_odd, cos), _mm256_mul_ps(b_odd, sin));
+            const __m256 y_even = _mm256_add_ps(_mm256_mul_ps(b_even, cos), _mm256_mul_ps(a_even, sin));
+            const __m256 y_odd = _mm256_add_ps(_mm256_mul_ps(b_odd, cos), _mm256_mul_ps(a_odd, sin));
+            const __m256 nan = _mm256_or_ps(_mm256_cmp_ps(x_even, x_odd, _CMP_UNORD_Q), _mm256_cmp_ps(y_even, y_odd, _CMP_UNORD_Q));
+            if (_mm256_movemask_ps(nan) != 0) {  // rounding is not for them
+                column_by_one<BFloat16>({to_a + done, to_b + done, to_a + done, to_b + done, 2 * LANES, block.cos[pair], block.sin[pair]});
+                continue;
+            }
+            store_halves(to_a + done, x_even, x_odd);
+            store_halves(to_b + done, y_even, y_odd);
+        }
+    }
+}
+
 #pragma GCC pop_options
 
 template <typename E> TurnKernels by_lanes() {
-    return {column_by_lanes<E>, halves_by_lanes<E>, neighbours_by_lanes<E>, column_by_one<E>};
+    return {block_by_lanes<E>, LANES, column_by_lanes<E>, halves_by_lanes<E>, neighbours_by_lanes<E>, column_by_one<E>};
 }
 
 #endif
 
-template <typename E> TurnKernels by_one() { return {column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, column_by_one<E>}; }
+template <typename E> TurnKernels by_one() { return {block_by_one<E>, 1, column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, column_by_one<E>}; }
 
 }  // namespace
 
@@ -192,7 +251,12 @@ TurnKernels turn_kernels(Element element) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
         switch (element) {
             case Element::float32: return by_lanes<Float32Lanes>();
-            case Element::bfloat16: return by_lanes<BFloat16Lanes>();
+            case Element::bfloat16: {
+                TurnKernels kernels = by_lanes<BFloat16Lanes>();
+                kernels.block = bfloat16_block;
+                kernels.lanes = 2 * LANES;
+                return kernels;
+            }
             case Element::float16: return by_lanes<Float16Lanes>();
         }
     }

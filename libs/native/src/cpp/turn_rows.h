@@ -29,7 +29,20 @@ struct PairRow {
     const float* sin;
 };
 
+// Pairs of slots that lie side by side, in place: all pairs of a block, elements at their offsets.
+struct PairBlock {
+    std::byte* part;
+    const std::uint64_t* offsets;
+    std::uint64_t slots;  // a multiple of the kernel's lanes
+    std::uint64_t pairs;
+    bool neighbours;
+    const float* cos;  // one number for each pair
+    const float* sin;
+};
+
 struct TurnKernels {
+    void (*block)(const PairBlock&);
+    std::uint64_t lanes;
     void (*column)(const PairColumn&);
     void (*halves)(const PairRow&);
     void (*neighbours)(const PairRow&);
