@@ -195,10 +195,9 @@ private:
     // Keys where there is a turn, values where they are in this plane.
     void write(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) {
         std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride);
-        const bool lines = ((reinterpret_cast<std::uintptr_t>(page) | shape_.head_stride | shape_.slot_stride | shape_.head_bytes) & (CACHE_LINE - 1)) == 0;
-        const bool together = target.whole && lines && key_.order == Order::columns && value_.order != Order::any &&
-                              shape_.slots_per_block % kernels_.lanes == 0;
-        if (together) {
+        const std::uint64_t shift = reinterpret_cast<std::uintptr_t>(page) | shape_.head_stride | shape_.slot_stride | shape_.head_bytes;
+        const bool lines = shift % CACHE_LINE == 0;
+        if (target.whole && lines && in_columns_) {
             for (std::uint64_t head = 0; head < shape_.heads; head += heads_together_) write_whole(plane, target, turn, values, head);
             return;
         }
@@ -250,7 +249,8 @@ private:
                     if (turn != nullptr) write_row(*turn, row, from);
                     if (values) std::memcpy(row + value_.dense[0], from + value_.sources[0], value_.elements * item_);
                     if (lines) {
-                        streaming_(to, row, {.slots = 1, .heads = 1, .bytes = shape_.head_bytes, .to_slot = 0, .to_head = 0, .from_slot = 0, .from_head = 0});
+                        const Rows one{.slots = 1, .heads = 1, .bytes = shape_.head_bytes, .to_slot = 0, .to_head = 0, .from_slot = 0, .from_head = 0};
+                        streaming_(to, row, one);
                     }
                 }
             }
@@ -264,6 +264,13 @@ private:
             else kernels_.halves({row, from, turn.pairs, turn.cos.data(), turn.sin.data()});
         }
         std::memcpy(row + turned, from + turned, key_.elements * item_ - turned);
+    }
+
+    // Whether K has its slots side by side, and a head's part has nothing but K and V: what is put together is all of it.
+    bool in_columns() const {
+        const std::uint64_t elements = shape_.kv_axis == 1 ? key_.elements + value_.elements : std::min(key_.elements, value_.elements);
+        return key_.order == Order::columns && value_.order != Order::any && shape_.slots_per_block % kernels_.lanes == 0 &&
+               elements * item_ == shape_.head_bytes;
     }
 
     // Whether slot s has its elements in row s: all of K from the row's beginning on, and V to its end.
@@ -293,7 +300,8 @@ private:
             while (next < end && plane.sources[next] / shape_.slot_bytes() == plane.sources[first] / shape_.slot_bytes()) ++next;
             for (std::uint64_t head = 0; head < heads; ++head) {
                 // The next rows of the object: runs of one page are too short for the processor to foresee another.
-                const std::byte* coming = source + head * shape_.head_bytes + plane.sources[first] / shape_.slot_bytes() * shape_.slot_bytes() + shape_.slot_bytes();
+                const std::uint64_t row = plane.sources[first] / shape_.slot_bytes() + 1;
+                const std::byte* coming = source + row * shape_.slot_bytes() + head * shape_.head_bytes;
                 for (std::uint64_t byte = 0; byte < shape_.head_bytes; byte += CACHE_LINE) __builtin_prefetch(coming + byte);
                 for (std::uint64_t run = first; run < next; ++run) {
                     copy_run(target + head * part_bytes + plane.dense[run + ahead], source + head * shape_.head_bytes + plane.sources[run], bytes);
@@ -389,6 +397,7 @@ private:
     const Plane key_;
     const Plane value_;
     const std::vector<Target> targets_;
+    const bool in_columns_ = in_columns();
     const bool rows_apart_ = rows_apart();
     const std::uint64_t heads_together_;
     std::vector<std::byte> scratch_;
@@ -421,9 +430,12 @@ void check_turns(const RowRead& read) {
 
 void check_slots(const RowRead& read) {
     const std::uint64_t per_block = read.shape.slots_per_block;
-    if (read.object_slots % per_block != 0) refuse("object_slots is " + text(read.object_slots) + ", which is not whole blocks of " + text(per_block));
+    if (read.object_slots % per_block != 0) {
+        refuse("object_slots is " + text(read.object_slots) + ", which is not whole blocks of " + text(per_block));
+    }
     if (plus(read.first_slot, read.count, "the slots") > read.object_slots) {
-        refuse("slots " + text(read.first_slot) + " to " + text(read.first_slot + read.count) + " are not within the " + text(read.object_slots) + " of the object");
+        refuse("slots " + text(read.first_slot) + " to " + text(read.first_slot + read.count) + " are not within the " +
+               text(read.object_slots) + " of the object");
     }
     const std::uint64_t written = times(read.blocks.size(), per_block, "the blocks");
     if (plus(read.target, read.count, "the slots") > written) {
@@ -451,7 +463,9 @@ void check(const RowRead& read) {
     }
     const std::uint64_t planes = times(shape.kv_axis, shape.layers, "the layers");
     if (read.bases.size() != planes) refuse("bases must have kv_axis * layers = " + text(planes) + " addresses, and has " + text(read.bases.size()));
-    if (shape.head_bytes % read.item_bytes() != 0) refuse("head_bytes is " + text(shape.head_bytes) + ", which is not whole elements of " + text(read.item_bytes()));
+    if (shape.head_bytes % read.item_bytes() != 0) {
+        refuse("head_bytes is " + text(shape.head_bytes) + ", which is not whole elements of " + text(read.item_bytes()));
+    }
     const std::uint64_t row = shape.head_bytes / read.item_bytes();
     check_places(read.key, shape, row, "key");
     check_places(read.value, shape, row, "value");

@@ -242,7 +242,9 @@ template <typename E> TurnKernels by_lanes() {
 
 #endif
 
-template <typename E> TurnKernels by_one() { return {block_by_one<E>, 1, column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, column_by_one<E>}; }
+template <typename E> TurnKernels by_one() {
+    return {block_by_one<E>, 1, column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, column_by_one<E>};
+}
 
 }  // namespace
 

@@ -80,7 +80,7 @@ def read_rows(
     (float32): for each of these layers the cosines of its pairs, and then their sines.
 
     Pairs are turned in float32 and rounded once; all processors write the same bits.  Errors and the GIL are as for
-    `copy_pages`; the object and the pages may not overlap.
+    `copy_pages`; the object and the pages may not overlap, and no two elements may have one place.
     """
 
 def read_prompt(
