@@ -148,7 +148,7 @@ struct Float16Lanes : Float16 {
     }
 };
 
-// Where `count` is no multiple of the lanes, the last of them are done twice: what is read is not what is written.
+// Where `count` is not a multiple of the lanes, the last of them are done twice: what is read is not what is written.
 inline std::uint64_t next_lanes(std::uint64_t done, std::uint64_t count) { return done + LANES > count ? count - LANES : done; }
 
 template <typename E> void column_by_lanes(const PairColumn& pair) {
