@@ -300,6 +300,19 @@ def test_what_vllm_declines_is_released() -> None:
     assert found.step().blend_loads == ()
 
 
+def test_a_server_that_goes_between_question_and_blocks_leaves_nothing_taken_for_loaded() -> None:
+    """Its connection has a thread of its own. What vLLM was promised is ordered, and fails where it cannot be loaded."""
+    found = rig()
+    found.side.on_new_request(PROMPT)
+    assert found.side.matched_tokens("r", 0) == (END, True)
+    found.server.blends = False
+    found.side.on_allocated("r", TABLE, END)
+    plan = found.step()
+    assert (plan.loads, [load.end for load in plan.blend_loads]) == ((), [END])
+    (load,) = plan.blend_loads
+    assert loaded(found, load, False, False, prefix=False).blend_cancels == (BlendCancel(load.id, 0),)
+
+
 # Off for all
 
 

@@ -40,6 +40,8 @@ class RequestState:
     """Something was sent under its name, to be ended with it."""
     may_blend: bool = True
     """No blend of it has failed."""
+    blend_end: int = 0
+    """Where a blend ends that vLLM was promised when it last asked; 0: none was."""
     tainted_from: int | None = None
     """From this token on its KV may be approximate, and is not stored; None: all of it is exact."""
     blended: BlendResult | None = None

@@ -98,8 +98,9 @@ class SchedulerSide:
         if found is None:
             return None, False
         state.computed = computed
-        if end := self._blends.end(state, state.lookup, computed):
-            return end - computed, True
+        state.blend_end = self._blends.end(state, state.lookup, computed)
+        if state.blend_end:
+            return state.blend_end - computed, True
         # Of a whole prompt the last token is computed: its output is what is asked for.
         needed = found - computed - (found == len(state.facts.tokens))
         return (needed, True) if needed > 0 else (0, False)
@@ -134,9 +135,8 @@ class SchedulerSide:
             return
         self._counters.add("used_tokens", external)
         state.loading = True
-        end = min(self._blends.end(state, lookup, state.computed), state.computed + external)
-        if end > found:
-            self._begin_blend(state, lookup, block_table, end)
+        if state.blend_end:  # vLLM takes all of it for loaded, whatever has become of the server since
+            self._begin_blend(state, lookup, block_table, state.blend_end)
             return
         start = state.computed // chunk * chunk
         end = min(-(-(state.computed + external) // chunk) * chunk, found)
