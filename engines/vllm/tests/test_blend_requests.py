@@ -6,6 +6,7 @@ import logging
 from array import array
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -500,6 +501,7 @@ ALL, SOME = (
     for mode in ("all", "requests")
 )
 DEFAULT = ("cacheblend", (0.15,))
+NESTED: list[Any] = reduce(lambda inner, _: [inner], range(100_000), [])
 
 
 @pytest.mark.parametrize(
@@ -545,6 +547,12 @@ def test_whether_and_how(choices: BlendChoices, params: Any, found: Any) -> None
         ({RATIOS: True}, "numbers from 0"),
         ({RATIOS: [1] * 10_000}, "at most 16 numbers"),
         ({RATIOS: "0.1"}, "numbers from 0"),
+        ({RATIOS: 10**400}, "numbers from 0"),
+        ({RATIOS: [0.1, 10**400]}, "numbers from 0"),
+        ({RATIOS: NESTED}, "numbers from 0"),
+        ({SELECTOR: NESTED}, "it is one of"),
+        ({BLEND: NESTED}, "true or false"),
+        ({SELECTOR: "\n2026 ERROR forged\x1b[31m" * 10}, "it is one of"),
     ],
 )
 def test_a_wrong_value_hurts_its_request_alone(params: dict[str, Any], says: str) -> None:
@@ -558,3 +566,21 @@ def test_a_wrong_value_hurts_its_request_alone(params: dict[str, Any], says: str
     found.side.on_finished("r")
     assert found.side.take_counts()["blend_skipped_requests:bad_value"] == 1
     assert begin(found, replace(PROMPT, request_id="s"))
+
+
+@pytest.mark.parametrize("key", [BLEND, SELECTOR, RATIOS])
+@pytest.mark.parametrize("value", ["\n" * 1000, [0.1] * 1000, {str(number): number for number in range(1000)}])
+def test_of_a_large_value_only_its_beginning_is_shown(key: str, value: Any) -> None:
+    choice = SOME.of({BLEND: True, key: value})
+    assert choice
+    assert len(choice.message) < 200
+    assert choice.message.isprintable()
+
+
+def test_wrong_values_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    choices = BlendChoices(Settings(blend="requests"), {"cacheblend": False})
+    with caplog.at_level(logging.INFO):
+        for number in range(100):
+            assert choices.of({SELECTOR: f"their {number}\nforged"})
+    (record,) = caplog.records
+    assert "'their 0\\nforged'" in record.getMessage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as shown
 from typing import Any, Final
 
 from lmcache_vllm.settings import PREFIX, Settings, recompute_ratios
@@ -42,6 +43,7 @@ class BlendChoices:
         """`selectors`: names that may be chosen, and whether each of them looks at the question."""
         self._settings = settings
         self._selectors = dict(sorted(selectors.items()))
+        self._warned = False
 
     def of(self, params: Any, refused: str = "") -> BlendChoice | None:
         """`params` are kv_transfer_params as they came. `refused`: why this request cannot be blended. None for one that is
@@ -55,11 +57,13 @@ class BlendChoices:
             return None
         try:
             if wish is not True:
-                raise ValueError(f"'{BLEND}' is {wish!r}; it is true or false")
+                raise ValueError(f"'{BLEND}' is {shown(wish)}; it is true or false")
             selector, ratios = self._selector(given), self._ratios(given)
         except ValueError as error:
             message = str(error)[:_MESSAGE_CHARS_MAX]
-            logger.warning("a request is not blended: %s", message)
+            # Once: anyone may send many of them. Each is answered, and counted.
+            logger.log(logging.DEBUG if self._warned else logging.WARNING, "a request is not blended: %s", message)
+            self._warned = True
             return BlendChoice(asked=True, refused="bad_value", message=message)
         is_own = SELECTOR in given or RATIOS in given
         return BlendChoice(selector, ratios, is_own, bool(given), self._selectors[selector], refused)
@@ -67,7 +71,7 @@ class BlendChoices:
     def _selector(self, given: Mapping[str, Any]) -> str:
         name = given.get(SELECTOR, self._settings.blend_selector)
         if not isinstance(name, str) or name not in self._selectors:
-            raise ValueError(f"'{SELECTOR}' is {name!r}; it is one of {', '.join(self._selectors)}")
+            raise ValueError(f"'{SELECTOR}' is {shown(name)}; it is one of {', '.join(self._selectors)}")
         return name
 
     def _ratios(self, given: Mapping[str, Any]) -> tuple[float, ...]:

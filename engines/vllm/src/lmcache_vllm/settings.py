@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import inf
+from reprlib import repr as shown
+from sys import float_info
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -170,7 +171,7 @@ def recompute_ratios(key: str, value: Any) -> tuple[float, ...]:
     """Raises ValueError unless it is a share, or a list of at most `LAYERS_MAX` shares that do not grow."""
     found = _numbers(key, value if isinstance(value, list | tuple) else [value], "[0.15]")
     if not found or max(found) > 1 or list(found) != sorted(found, reverse=True):
-        raise ValueError(f"'{key}' is {value!r}; it is a list of shares from 0 to 1, none above the one before it")
+        raise ValueError(f"'{key}' is {shown(value)}; it is a list of shares from 0 to 1, none above the one before it")
     return found
 
 
@@ -182,16 +183,17 @@ def _check_layers(key: str, value: Any) -> tuple[int, ...]:
     found = _numbers(key, value, "[1]")
     layers = tuple(int(layer) for layer in found)
     if not layers or layers != found or list(layers) != sorted(set(layers)):
-        raise ValueError(f"'{key}' is {value!r}; it is a list of ascending numbers of layers, from 0, like [1]")
+        raise ValueError(f"'{key}' is {shown(value)}; it is a list of ascending numbers of layers, from 0, like [1]")
     return layers
 
 
 def _numbers(key: str, value: Any, like: str) -> tuple[float, ...]:
     are_numbers = isinstance(value, list | tuple) and all(
-        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < inf for number in value
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= float_info.max
+        for number in value[: LAYERS_MAX + 1]
     )
     if not are_numbers or len(value) > LAYERS_MAX:
-        raise ValueError(f"'{key}' is {value!r}; it is a list of at most {LAYERS_MAX} numbers from 0, like {like}")
+        raise ValueError(f"'{key}' is {shown(value)}; it is a list of at most {LAYERS_MAX} numbers from 0, like {like}")
     return tuple(float(number) for number in value)
 
 
