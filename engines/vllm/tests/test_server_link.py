@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,10 +67,10 @@ def held(server: ServerProcess) -> int:
     return int(server.status()["l1"]["held"])
 
 
-def scheduler(link: ServerLink, settings: Settings | None = None) -> SchedulerSide:
+def scheduler(link: ServerLink, settings: Settings | None = None, patience_seconds: float = 5.0) -> SchedulerSide:
     place = Placement("model", 1, 0)
     return SchedulerSide(
-        settings or Settings(), place, (CacheGroup(("layer",), 8),), link, workers=1, patience_seconds=5.0
+        settings or Settings(), place, (CacheGroup(("layer",), 8),), link, workers=1, patience_seconds=patience_seconds
     )
 
 
@@ -149,6 +152,23 @@ def test_segments_are_held_until_the_end(server: ServerProcess, link: ServerLink
             assert load.segments[1].follows
         side.on_finished("r")
         assert until(lambda: held(server) == 0)
+
+
+@pytest.mark.parametrize("server", [("--engine-type", "blend")], indirect=True, ids=["blend"])
+def test_a_frozen_server_is_not_waited_for_longer_than_for_a_prefix(server: ServerProcess) -> None:
+    pytest.importorskip("lmcache_blend")
+    server.start()
+    link = ServerLink(Settings(url=f"tcp://127.0.0.1:{server.port}", heartbeat_seconds=30.0))
+    try:
+        assert until(lambda: link.blends)
+        side = scheduler(link, Settings(blend="all", blend_min_tokens=4, lookup_timeout_ms=300), 0.0)
+        os.kill(server.pid, signal.SIGSTOP)
+        side.on_new_request(replace(FACTS, blend=BlendChoice("none", (0.15,))))
+        assert side.matched_tokens("r", 0) == (None, False)
+        assert until(lambda: side.matched_tokens("r", 0) == (0, False), 3.0)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        link.close()
 
 
 def test_a_server_that_does_not_blend(server: ServerProcess, link: ServerLink) -> None:

@@ -12,6 +12,7 @@ from lmcache_client import (
     FREE_LOOKUP_LOCKS,
     HELLO,
     LOOKUP,
+    NOOP,
     WAIT_PREFETCH_STATUS,
     ClientHello,
     EngineChannel,
@@ -91,12 +92,11 @@ class ServerLink:
         self._waits.forget(key.request_id)
         seconds = _LOOKUP_WAIT_SECONDS + self._channel.timeout_seconds
         try:
+            accepted = self._channel.submit(NOOP)  # the lookup is answered once, when all is known
             answer = self._channel.submit(BLEND_LOOKUP, key, _LOOKUP_WAIT_SECONDS, timeout_seconds=seconds)
         except LMCacheError as error:
             logger.warning("lookup was not sent request=%s error=%s", key.request_id, error)
             return None
-        accepted: Future[None] = Future()  # it is answered once, when all is known
-        accepted.set_result(None)
         return Question(accepted, answer)
 
     def free(self, key: EngineKey) -> None:

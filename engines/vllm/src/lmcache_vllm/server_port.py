@@ -23,8 +23,8 @@ class Server:
 class Question(NamedTuple):
     """A lookup under way."""
 
-    accepted: Future[None]
-    """Done when the server has taken it, and looks in its backends for what its memory does not have."""
+    accepted: Future[Any]
+    """Done when the server has shown that it takes requests: it looks in its backends for what its memory does not have."""
     chunks: Future[int | None] | Future[BlendAnswer]
     """What it found: chunks of the prefix, None if it still looks after a long time. Of `look_up_blend`, the answer."""
     handoff_over: Future[None] | None = None
