@@ -1,4 +1,4 @@
-"""What an engine is refused for is read from vLLM's own configuration, without an engine."""
+"""What is asked of vLLM's own objects, without an engine: what an engine is refused for, and what passes leave behind."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 import torch
+from lmcache_vllm.blend_pass import Batch, ModelPass
 from lmcache_vllm.blend_refusals import check_blend
 from lmcache_vllm.connector import _gives_model
 from lmcache_vllm.settings import Settings
@@ -51,6 +52,37 @@ for name, (given, groups) in asked.items():
         found[name] = ""
     except ValueError as error:
         found[name] = str(error)
+
+class Runner:
+    # Of an engine that can have adapters: vLLM computes the logits of a batch after a pass.
+
+    def __init__(self, fails):
+        config = EngineArgs(model=sys.argv[1], skip_tokenizer_init=True, enforce_eager=True).create_engine_config()
+        self.vllm_config, self.lora_config, self.lora_manager, self.fails = config, object(), self, fails
+        self._adapter_manager = SimpleNamespace(_last_mapping="of the batch")
+        self.during = None
+
+    def _set_active_loras(self, prompts, tokens, requests):
+        self.set_active_adapters(requests, "none")
+
+    def set_active_adapters(self, requests, mapping):
+        assert not requests
+        self._adapter_manager._last_mapping = mapping
+
+    def get_model(self):
+        def call(**inputs):
+            self.during = self._adapter_manager._last_mapping
+            if self.fails:
+                raise RuntimeError("out of memory")
+        return call
+
+for fails in (False, True):
+    runner = Runner(fails)
+    try:
+        ModelPass(runner).run(Batch(torch.arange(3), {}, {}, {}))
+    except RuntimeError:
+        assert fails
+    found[f"adapters, a pass that fails: {fails}"] = f"{runner.during}, then {runner._adapter_manager._last_mapping}"
 print("RESULT", json.dumps(found))
 """
 
@@ -91,3 +123,8 @@ def test_engines_that_blend(refused: dict[str, str], engine: str) -> None:
 )
 def test_engines_that_do_not(refused: dict[str, str], engine: str, says: str) -> None:
     assert says in refused[engine]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_pass_leaves_the_adapters_of_the_batch_as_they_were(refused: dict[str, str], fails: bool) -> None:
+    assert refused[f"adapters, a pass that fails: {fails}"] == "none, then of the batch"

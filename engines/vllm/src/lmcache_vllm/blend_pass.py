@@ -6,7 +6,8 @@ own position. vLLM writes K and V of all rows before it attends, so that each ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,9 +95,8 @@ class ModelPass:
     def run(self, batch: Batch) -> None:
         """Write K and V of these tokens in all layers."""
         tokens = len(batch.positions)
-        if self._runner.lora_config:  # the adapters of the last batch are still set; the next one sets its own
-            self._runner._set_active_loras((0,) * tokens, (0,) * tokens, set())
         with (
+            self._without_adapters(tokens),
             torch.inference_mode(),
             set_forward_context(
                 dict(batch.attention),
@@ -107,6 +107,21 @@ class ModelPass:
             ),
         ):
             self._runner.get_model()(**batch.inputs)
+
+    @contextmanager
+    def _without_adapters(self, tokens: int) -> Iterator[None]:
+        """Those of vLLM's batch are set again afterwards: its logits are not computed yet."""
+        runner = self._runner
+        if not runner.lora_config:
+            yield
+            return
+        of_batch = runner.lora_manager._adapter_manager._last_mapping
+        runner._set_active_loras((0,) * tokens, (0,) * tokens, set())
+        try:
+            yield
+        finally:
+            if of_batch is not None:
+                runner.lora_manager.set_active_adapters(set(), of_batch)
 
     def run_to(self, layer_name: str, batch: Batch) -> torch.Tensor:
         """Write K and V of these tokens in the layers up to this one, whose attention does not run. Returns its queries:
