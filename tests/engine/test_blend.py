@@ -77,7 +77,7 @@ class BlendSite:
         return self.engine.ask_with(tokens, {"lmcache.blend": True, **params})
 
     def close(self) -> None:
-        self.engine.kill()
+        self.engine.stop()  # in an orderly way, so that its workers take along what they share
         self.server.stop()
 
 
