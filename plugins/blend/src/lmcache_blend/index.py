@@ -2,7 +2,7 @@
 
 A window of a prompt has a rolling hash: a polynomial of its tokens at a random place, modulo a prime.  What has the hash of an
 indexed chunk is compared by a keyed digest of 128 bits, so that a match is a match.  Everything of an entry is in flat arrays
-that the garbage collector does not walk, 91 bytes per chunk, which take memory only once they are used.
+that the garbage collector does not walk, at most 96 bytes per chunk, which take memory only once they are used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class ChunkIndex:
         self._used = 0
         # Entry 0 is none.  In the chain of all entries it comes before the oldest and behind the newest.
         entries = chunks_max + 1
-        self._buckets = _zeros("I", 1 << chunks_max.bit_length())
+        # 1.5 to 3 for each chunk.
+        self._buckets = _zeros("I", 1 << (3 * chunks_max // 2).bit_length())
         self._mask = len(self._buckets) - 1
         self._next = _zeros("I", entries)
         self._fingerprints = _zeros("Q", entries)
@@ -128,13 +129,19 @@ class ChunkIndex:
             return []
         multiplier, top, key = self._multiplier, self._top, self._space_keys[number]
         sums = list(accumulate(tokens, lambda total, token: (total * multiplier + token) % _PRIME, initial=0))
-        buckets, mask = self._buckets, self._mask
-        windows = [(b - a * top) % _PRIME ^ key for a, b in zip(sums[::stride], sums[length::stride], strict=False)]
+        buckets, mask, fingerprints, following = self._buckets, self._mask, self._fingerprints, self._next
         words = memoryview(_words(tokens))
         found: dict[int, list[Match]] = {}
-        for at, fingerprint in enumerate(windows):
-            if buckets[fingerprint & mask]:
-                self._add_matches(found, number, fingerprint, at * stride, words)
+        start = -stride
+        for before, behind in zip(sums[::stride], sums[length::stride], strict=False):
+            start += stride
+            fingerprint = (behind - before * top) % _PRIME ^ key
+            entry = buckets[fingerprint & mask]
+            while entry:
+                if fingerprints[entry] == fingerprint:
+                    self._add_matches(found, number, fingerprint, start, words)
+                    break
+                entry = following[entry]
         ends = [start + length for start in found]
         while stride > 1 and ends:
             start = ends.pop()

@@ -24,7 +24,7 @@ class BlendFlags(PluginSettings):
         1 << 20,
         ge=16,
         le=CHUNKS_MAX,
-        description="Chunks that `--engine-type blend` can find by their tokens, 91 bytes each; of more, those that "
+        description="Chunks that `--engine-type blend` can find by their tokens, at most 96 bytes each; of more, those that "
         "were not found for longest are forgotten.",
     )
     blend_probe_stride: int = Field(
