@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -36,6 +37,24 @@ BLENDS: Mapping[str, Any] = {
 }
 ALL_COMPUTED = {"lmcache.blend_selector": "full"}
 NONE_COMPUTED = {"lmcache.blend_recompute_ratios": [0.0, 0.0]}
+
+
+SELECTOR = """
+from lmcache_blend_select import Selector, runs_of
+
+LAST = Selector(lambda facts: runs_of(facts.positions()[facts.tokens - facts.budget:]))
+"""
+
+
+def selector_wheel(folder: Path) -> Path:
+    """The wheel of a distribution that offers a selector of its own."""
+    wheel = folder / "acme_selectors-1.0-py3-none-any.whl"
+    info = "acme_selectors-1.0.dist-info"
+    with ZipFile(wheel, "w") as file:
+        file.writestr("acme_selectors.py", SELECTOR)
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: acme-selectors\nVersion: 1.0\n")
+        file.writestr(f"{info}/entry_points.txt", "[lmcache.blend_selectors.v1]\nlast = acme_selectors:LAST\n")
+    return wheel
 
 
 def prompt(seed: int, order: Sequence[int] = (2, 0, 1)) -> list[int]:
@@ -98,7 +117,8 @@ def assert_exact(site: BlendSite, reference: Reference, seed: int, params: Mappi
 
 @pytest.fixture(scope="module")
 def site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlendSite]:
-    site = BlendSite(tmp_path_factory.mktemp("blend"))
+    folder = tmp_path_factory.mktemp("blend")
+    site = BlendSite(folder, control={"wheel": str(selector_wheel(folder))})
     yield site
     site.close()
 
@@ -112,6 +132,12 @@ def test_what_is_computed_again_is_exact_and_faults_are_seen(site: BlendSite, re
         site.control(fault=fault)
         reused, computed = counts(site.ask(prompt(seed), NONE_COMPUTED))
         assert computed > reused, f"{fault} segments pass for right ones"
+
+
+def test_a_selector_of_another_distribution_chooses(site: BlendSite) -> None:
+    site.control()
+    last = {"lmcache.blend_selector": "last", "lmcache.blend_recompute_ratios": [0.25, 0.25]}
+    assert counts(site.ask(prompt(50), last)) == (DOCUMENT_TOKENS - DOCUMENT_TOKENS // 4, DOCUMENT_TOKENS // 4)
 
 
 @pytest.mark.slow
