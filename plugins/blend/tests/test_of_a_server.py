@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -259,6 +260,21 @@ def test_wrong_keys_are_answered_negatively(module: BlendModule, engine: FakeEng
     assert engine.worker.call(BLEND_PREPARE, key, (), engine.instance_id) == BlendSlots()
     assert module.counts()["refused"] >= 7
     assert look_up(engine, [1, *FIRST]).segments
+
+
+def test_a_request_id_that_is_too_long_is_not_kept(module: BlendModule, engine: FakeEngine) -> None:
+    """Of reads without a commit there may be thousands."""
+    engine.store(FIRST)
+    answer = look_up(engine, [1, *FIRST])
+    tracemalloc.start()
+    try:
+        for number in range(8):
+            assert prepare(engine, [1, *FIRST], answer.segments, f"{number}" * 1_000_000) == BlendSlots()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 4_000_000
+    assert "request_id has 1000000 characters" in str(module.status()["refused"])
 
 
 def test_a_worker_that_dies_gives_back_what_it_reads(server: Server, module: BlendModule, engine: FakeEngine) -> None:

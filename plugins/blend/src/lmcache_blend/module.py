@@ -134,10 +134,7 @@ class BlendModule(RequestModule):
             raise ProtocolError(f"a lookup waits for a number of seconds, not for {seconds}")
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
-        if len(key.request_id) > REQUEST_ID_CHARS_MAX:
-            raise ProtocolError(
-                f"request_id has {len(key.request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}"
-            )
+        _check_request_id(key.request_id)
         admitted = context.admits_salt(key.cache_salt)
         shards = self._shards(key) if admitted else ()
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
@@ -228,6 +225,7 @@ class BlendModule(RequestModule):
     def prepare(self, call: Call, key: EngineKey, segments: tuple[BlendSegment, ...], instance_id: int) -> BlendSlots:
         """See BLEND_PREPARE."""
         context = self._context
+        _check_request_id(key.request_id)
         self._reads.ask(instance_id, key.request_id)
         self._count(prepares=1)
         chunks = transfer_range(context, key, instance_id)
@@ -326,6 +324,11 @@ class BlendModule(RequestModule):
                 raise
 
         return noted
+
+
+def _check_request_id(request_id: str) -> None:
+    if len(request_id) > REQUEST_ID_CHARS_MAX:
+        raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
 
 
 def _decoded(key: EngineKey) -> Sequence[int]:
