@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from benchmarks.blend_quality.task import BOS, CHAIN_OF, NAMED, SAME_OF, Question, sample
+from benchmarks.blend_quality.task import BOS, NAMED, SAME_OF, Question, sample
 
 DOCUMENTS: Final = 8
 LENGTH: Final = 64
 OTHERS: Final = 3
-ASKED: Final = (NAMED, SAME_OF, NAMED, CHAIN_OF)
+ASKED: Final = (NAMED, SAME_OF)
 
 Way = Literal["alone", "among others"]
 WAYS: Final[tuple[Way, ...]] = ("alone", "among others")

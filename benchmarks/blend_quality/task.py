@@ -1,10 +1,9 @@
 """The task: questions about facts, some of which can only be understood with an earlier document in sight.
 
-A document says `E v` (an entity and its value), `SAME v` (a value of the entity that was named last, in an earlier
-document) or `SAME F` (F is another name of that entity).  All else is filler and stray values that belong to no entity.
-`NAMED E` asks for the value beside the entity, `SAME_OF E` for the value that SAME says of it, and `CHAIN_OF E` for the
-value that SAME says of its other name: one thing after the other has to be found.  KV of a SAME that was computed in
-another prompt speaks of that prompt's entity.
+A document says `E v` (an entity and its value) or `SAME v` (a value of the entity that was named last, in an earlier
+document).  All else is filler and stray values that belong to no entity.  `NAMED E` asks for the value beside the entity,
+`SAME_OF E` for the one that SAME says of it.  KV of a SAME that was computed in another prompt speaks of that prompt's
+entity.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-BOS, DOCUMENT, SAME, NAMED, SAME_OF, CHAIN_OF = range(6)
-FILLERS: Final = range(6, 66)
+BOS, DOCUMENT, SAME, NAMED, SAME_OF = range(5)
+FILLERS: Final = range(5, 66)
 ENTITIES: Final = range(66, 98)
 VALUES: Final = range(98, 162)
 VOCABULARY: Final = VALUES.stop
 
-QUESTIONS: Final = (NAMED, SAME_OF, CHAIN_OF)
+QUESTIONS: Final = (NAMED, SAME_OF)
 EMPTY_SHARE: Final = 0.1
 NAME_SHARE: Final = 0.15
-OTHER_NAME_SHARE: Final = 0.7
 STRAY_SHARE: Final = 0.5
 
 
@@ -53,7 +51,7 @@ def document(random: Random, length: int, fact: tuple[int, int] | None) -> list[
     if fact is not None:
         at = random.randrange(1, length - 1)
         tokens[at : at + 2] = fact
-        places -= {at, at + 1, at + 2}
+        places -= {at, at + 1}
     if places and random.random() < STRAY_SHARE:
         tokens[random.choice(sorted(places))] = random.choice(VALUES)
     return tokens
@@ -65,23 +63,17 @@ def sample(random: Random, documents: int, length: int) -> Sample:
     questions: list[Question] = []
     unnamed = random.sample(ENTITIES, documents)
     entity: int | None = None  # the one named last, until SAME has said its value
-    first_name: int | None = None  # of that entity, where it has two
     for index in range(documents):
         value = random.choice(VALUES)
         if index and random.random() < EMPTY_SHARE:
             texts.append(document(random, length, None))
         elif entity is None or random.random() < NAME_SHARE:
-            entity, first_name = unnamed.pop(), None
+            entity = unnamed.pop()
             texts.append(document(random, length, (entity, value)))
             questions.append(Question(NAMED, entity, value))
-        elif first_name is None and random.random() < OTHER_NAME_SHARE:
-            entity, first_name = unnamed.pop(), entity
-            texts.append(document(random, length, (SAME, entity)))
         else:
             texts.append(document(random, length, (SAME, value)))
             questions.append(Question(SAME_OF, entity, value))
-            if first_name is not None:
-                questions.append(Question(CHAIN_OF, first_name, value))
             entity = None
     return Sample(texts, questions)
 

@@ -18,7 +18,7 @@ import torch.nn.functional as tf
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.blend_quality.task import BOS, CHAIN_OF, NAMED, SAME_OF, VOCABULARY, lesson
+from benchmarks.blend_quality.task import BOS, NAMED, SAME_OF, VOCABULARY, lesson
 
 MODEL: Final = Path(__file__).parent / "model"
 LAYERS: Final = 8
@@ -37,7 +37,7 @@ DECAY_FROM: Final = 0.7  # of the time; the learning rate falls to zero from the
 HINT_WEIGHT: Final = 0.5
 PASSED: Final = 0.95
 REPORT_STEPS: Final = 100
-KINDS: Final = {"within": NAMED, "same": SAME_OF, "chain": CHAIN_OF}
+KINDS: Final = {"within": NAMED, "across": SAME_OF}
 
 
 @dataclass
