@@ -1,8 +1,9 @@
 """The quality benchmark's model, in the engine's environment: training goes on where it was interrupted, and grows the
-model without a change."""
+model without a change; the weights that are kept are fit for the question."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,17 @@ more = grown(model)
 with torch.no_grad():
     before, after = model(documents).logits, more(documents).logits
 print(more.config.num_hidden_layers == LAYERS, torch.allclose(before, after, atol=1e-4))
+"""
+SHARES = """
+import json
+from benchmarks.blend_quality.offline import loaded, outcomes
+from benchmarks.blend_quality.prompts import prompts
+from benchmarks.blend_quality.selectors import Row
+from benchmarks.blend_quality.train import MODEL
+
+asked = [prompt for prompt in prompts("alone", 60) if prompt.question.across]
+right = outcomes(loaded(MODEL), asked, [Row("none", "none"), Row("full")], check_layer=3)
+print(json.dumps({name: sum(hits) / len(hits) for (name, across), hits in right.items()}))
 """
 
 
@@ -42,3 +54,9 @@ def test_training_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
 def test_a_grown_model_answers_as_before() -> None:
     assert run("-c", GROWN) == "True True\n"
+
+
+def test_the_kept_model_answers_and_reuse_as_it_is_costs_answers() -> None:
+    shares = json.loads(run("-c", SHARES))
+    assert shares["full"] >= 0.9
+    assert shares["none"] <= shares["full"] - 0.3
