@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lmcache_blend.index import ALIKE_MAX, ChunkIndex, Match, link
+from lmcache_blend.index import ALIKE_MAX, MATCHES_MAX, ChunkIndex, Match, link
 
 LENGTH = 2
 CHUNKS_MAX = 6
@@ -90,7 +90,12 @@ class IndexMachine(RuleBasedStateMachine):
 
     def expected(self, space: str, prompt: Sequence[int], stride: int) -> set[tuple[int, bytes, int, bool]]:
         last = len(prompt) - LENGTH
-        starts = set(range(0, last + 1, stride))
+        starts: set[int] = set()
+        for start in range(0, last + 1, stride):
+            window = prompt[start : start + LENGTH]
+            is_repeated = any(prompt[at : at + LENGTH] == window for at in starts if start < at + LENGTH)
+            if not is_repeated:
+                starts.add(start)
         found: set[tuple[int, bytes, int, bool]] = set()
         while starts:
             start = starts.pop()
@@ -168,3 +173,20 @@ def test_a_prompt_shorter_than_a_chunk_matches_nothing(prompt: list[int]) -> Non
     index.add("space", [1, 2, 3, 4], chunk_hash(0), 0, 0)
     assert index.match("space", prompt) == []
     assert index.match("space", [0, 1, 2, 3, 4]) == [Match(1, chunk_hash(0), 0, 0, 1, False)]
+
+
+def test_a_run_of_one_token_has_as_many_matches_as_chunks() -> None:
+    """It would have one for each token, and take a second of all lookups."""
+    index = ChunkIndex(16, 8)
+    for at in range(2):
+        index.add("space", [7] * 16, chunk_hash(at), at, link(chunk_hash(at - 1)))
+    index.add("space", [*range(16)], chunk_hash("other"), 0, 0)
+    found = index.match("space", [1, *[7] * 160, *range(16)])
+    assert sorted({each.start for each in found}) == [*range(1, 161, 16), 161]
+
+
+def test_a_prompt_in_which_everything_matches_costs_a_bounded_time() -> None:
+    index = ChunkIndex(16, 64)
+    for turn in range(16):
+        index.add("space", [*range(turn, 16), *range(turn)], chunk_hash(turn), 0, 0)
+    assert len(index.match("space", [*range(16)] * 100)) == MATCHES_MAX * 100

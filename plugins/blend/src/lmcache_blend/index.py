@@ -24,6 +24,9 @@ _SPACES_MAX: Final = 2**16 - 1
 ALIKE_MAX: Final = 2
 """Entries of one space with equal tokens: chunks that were stored behind different ones."""
 
+MATCHES_MAX: Final = 8
+"""Windows of a prompt that match, for each chunk that it has room for: each costs about 20 us."""
+
 
 class Match(NamedTuple):
     """A window of a prompt has the tokens of an indexed chunk."""
@@ -122,7 +125,9 @@ class ChunkIndex:
 
     def match(self, space: Hashable, tokens: Sequence[int], stride: int = 1) -> list[Match]:
         """All windows of the prompt that begin at a multiple of `stride` or where another match ends, and have the tokens of
-        a chunk: ascending, and up to ALIKE_MAX with one start.  Holds the GIL, about 0.5 us per token."""
+        a chunk: ascending, and up to ALIKE_MAX with one start.  Of the former that overlap and have the same tokens, as in a
+        run of one token, the first one counts.  The end of a prompt is left out where there are more than MATCHES_MAX per chunk.
+        Holds the GIL, about 0.5 us per token."""
         number, length = self._spaces.get(space, 0), self.chunk_tokens
         last = len(tokens) - length
         if not number or last < 0:
@@ -132,20 +137,26 @@ class ChunkIndex:
         buckets, mask, fingerprints, following = self._buckets, self._mask, self._fingerprints, self._next
         words = memoryview(_words(tokens))
         found: dict[int, list[Match]] = {}
-        start = -stride
+        starts: dict[int, int] = {}
+        """The latest of each fingerprint."""
+        start, most = -stride, MATCHES_MAX * (len(tokens) // length)
         for before, behind in zip(sums[::stride], sums[length::stride], strict=False):
             start += stride
             fingerprint = (behind - before * top) % _PRIME ^ key
             entry = buckets[fingerprint & mask]
             while entry:
                 if fingerprints[entry] == fingerprint:
-                    self._add_matches(found, number, fingerprint, start, words)
+                    if not self._repeats(words, starts.get(fingerprint), start):
+                        self._add_matches(found, number, fingerprint, start, words)
+                        starts[fingerprint] = start
                     break
                 entry = following[entry]
+            if len(found) >= most:
+                break
         ends = [start + length for start in found]
-        while stride > 1 and ends:
+        while ends and len(found) < most:
             start = ends.pop()
-            if start % stride and start <= last and start not in found:
+            if start <= last and start not in found:
                 fingerprint = (sums[start + length] - sums[start] * top) % _PRIME ^ key
                 if self._add_matches(found, number, fingerprint, start, words):
                     ends.append(start + length)
@@ -191,6 +202,13 @@ class ChunkIndex:
             if self._fingerprints[entry] == fingerprint and self._space_of[entry] == number:
                 yield entry
             entry = self._next[entry]
+
+    def _repeats(self, words: memoryview, before: int | None, start: int) -> bool:
+        """Are the tokens of the window at `start` those of one before it that it overlaps?"""
+        length = self.chunk_tokens
+        if before is None or start >= before + length:
+            return False
+        return words[4 * before : 4 * (before + length)] == words[4 * start : 4 * (start + length)]
 
     def _add_matches(
         self, found: dict[int, list[Match]], number: int, fingerprint: int, start: int, words: memoryview
