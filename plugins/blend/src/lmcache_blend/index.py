@@ -126,8 +126,8 @@ class ChunkIndex:
     def match(self, space: Hashable, tokens: Sequence[int], stride: int = 1) -> list[Match]:
         """All windows of the prompt that begin at a multiple of `stride` or where another match ends, and have the tokens of
         a chunk: ascending, and up to ALIKE_MAX with one start.  Of the former that overlap and have the same tokens, as in a
-        run of one token, the first one counts.  The end of a prompt is left out where there are more than MATCHES_MAX per chunk.
-        Holds the GIL, about 0.5 us per token."""
+        run of one token, the first one counts.  The end of a prompt is left out where there are more than MATCHES_MAX per
+        chunk.  Holds the GIL, about 0.5 us per token."""
         number, length = self._spaces.get(space, 0), self.chunk_tokens
         last = len(tokens) - length
         if not number or last < 0:
