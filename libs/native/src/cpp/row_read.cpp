@@ -340,7 +340,8 @@ private:
                     const std::uint64_t* sources = plane.sources.data() + (piece.from_slot + slot) * plane.elements;
                     const std::uint64_t* targets = plane.targets.data() + (piece.to_slot + slot) * plane.elements;
                     for (std::uint64_t element = first; element < plane.elements; ++element) {
-                        std::memcpy(target + targets[element], source + sources[element], item_);
+                        if (item_ == 2) std::memcpy(target + targets[element], source + sources[element], 2);
+                        else std::memcpy(target + targets[element], source + sources[element], 4);
                     }
                 }
         }
@@ -381,11 +382,7 @@ private:
         for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
             const std::uint64_t* sources = key_.sources.data() + (piece.from_slot + slot) * key_.elements;
             const std::uint64_t* targets = key_.targets.data() + (piece.to_slot + slot) * key_.elements;
-            for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
-                const std::uint64_t a = turn.first(pair), b = turn.second(pair);
-                kernels_.one({target + targets[a], target + targets[b], source + sources[a], source + sources[b], 1,
-                              turn.cos[pair], turn.sin[pair]});
-            }
+            kernels_.places({target, source, targets, sources, turn.pairs, turn.neighbours, turn.cos.data(), turn.sin.data()});
         }
     }
 

@@ -98,9 +98,19 @@ template <typename E> void neighbours_by_one(const PairRow& row) {
     }
 }
 
-// The elements of a pair.
-inline std::uint64_t first_of(const PairBlock& block, std::uint64_t pair) { return block.neighbours ? 2 * pair : pair; }
-inline std::uint64_t second_of(const PairBlock& block, std::uint64_t pair) { return block.neighbours ? 2 * pair + 1 : pair + block.pairs; }
+// The elements of a pair, of a block or a slot.
+template <typename Pairs> std::uint64_t first_of(const Pairs& pairs, std::uint64_t pair) { return pairs.neighbours ? 2 * pair : pair; }
+template <typename Pairs> std::uint64_t second_of(const Pairs& pairs, std::uint64_t pair) {
+    return pairs.neighbours ? 2 * pair + 1 : pair + pairs.pairs;
+}
+
+template <typename E> void places_by_one(const PairPlaces& slot) {
+    for (std::uint64_t pair = 0; pair < slot.pairs; ++pair) {
+        const std::uint64_t a = first_of(slot, pair), b = second_of(slot, pair);
+        turn_pair<E>(slot.to + slot.targets[a], slot.to + slot.targets[b], slot.from + slot.sources[a], slot.from + slot.sources[b],
+                     slot.cos[pair], slot.sin[pair]);
+    }
+}
 
 template <typename E> void block_by_one(const PairBlock& block) {
     for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
@@ -237,13 +247,13 @@ void bfloat16_block(const PairBlock& block) {
 #pragma GCC pop_options
 
 template <typename E> TurnKernels by_lanes() {
-    return {block_by_lanes<E>, LANES, column_by_lanes<E>, halves_by_lanes<E>, neighbours_by_lanes<E>, column_by_one<E>};
+    return {block_by_lanes<E>, LANES, column_by_lanes<E>, halves_by_lanes<E>, neighbours_by_lanes<E>, places_by_one<E>};
 }
 
 #endif
 
 template <typename E> TurnKernels by_one() {
-    return {block_by_one<E>, 1, column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, column_by_one<E>};
+    return {block_by_one<E>, 1, column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, places_by_one<E>};
 }
 
 }  // namespace

@@ -40,13 +40,25 @@ struct PairBlock {
     const float* sin;
 };
 
+// All pairs of one slot, its elements anywhere.
+struct PairPlaces {
+    std::byte* to;
+    const std::byte* from;
+    const std::uint64_t* targets;  // of each element
+    const std::uint64_t* sources;
+    std::uint64_t pairs;
+    bool neighbours;
+    const float* cos;  // one number for each pair
+    const float* sin;
+};
+
 struct TurnKernels {
     void (*block)(const PairBlock&);
     std::uint64_t lanes;
     void (*column)(const PairColumn&);
     void (*halves)(const PairRow&);
     void (*neighbours)(const PairRow&);
-    void (*one)(const PairColumn&);  // a single slot
+    void (*places)(const PairPlaces&);
 };
 
 // The fastest that this processor runs.  All give the same bits.
