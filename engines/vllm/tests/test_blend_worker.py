@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -354,6 +355,7 @@ class Server:
         self.channel = self
         self.calls: list[Any] = []
         self.suspected = False
+        self.heard_of: list[float] = []
         self._slots = slots
 
     @contextmanager
@@ -364,7 +366,7 @@ class Server:
         self.suspected = True
 
     def heard(self, asked: float) -> None:
-        pass
+        self.heard_of.append(asked)
 
     def call(self, operation: Any, *payload: Any) -> BlendSlots:
         self.calls.append(operation)
@@ -411,6 +413,21 @@ def test_a_segment_that_is_not_in_one_chunk_is_left_out() -> None:
 def test_what_a_worker_read_that_was_taken_for_dead_does_not_count() -> None:
     found, outcome = loaded(Server([500], is_fenced=True), Pages(), order(segment(0, 32)))
     assert (found.segments, outcome.failure, outcome.bytes) == ((False,), "too_late", 0)
+
+
+@pytest.mark.parametrize(("slots", "knows"), [([500], True), ([None], True), ([], False)])
+def test_only_a_server_that_knows_this_worker_moves_its_fence(slots: Sequence[int | None], knows: bool) -> None:
+    """One that took it for dead refuses, too, and may have given its slots to others."""
+    server = Server(slots)
+    loaded(server, Pages(), order(segment(0, 32)))
+    assert len(server.heard_of) == knows
+
+
+def test_many_segments_that_fail_are_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    pages = Pages(broken=range(100))
+    with caplog.at_level(logging.INFO):
+        loaded(Server(range(100)), pages, order(*(segment(32 * at, 32 * at + 32) for at in range(100)), end=3200))
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def _load_segments(
         try:
             reply = channel.call(BLEND_PREPARE, key, order.segments, registration.instance_id)
             try:
-                registration.heard(asked)
+                if reply.slots:  # a refusal may say that this worker is not known any more
+                    registration.heard(asked)
                 return _read(task, order, registration, reply.of(len(order.segments)), pages)
             finally:
                 channel.tell(BLEND_COMMIT, order.request_id, registration.instance_id)
@@ -97,7 +98,8 @@ def _read(
             except CancelledError:
                 failure = "cancelled"
             except (ValueError, OSError) as error:
-                logger.error("a segment could not be copied request=%s reason=%s", order.request_id, error)
+                if failure != "copy":  # one line for all of them
+                    logger.error("a segment could not be copied request=%s reason=%s", order.request_id, error)
                 failure = "copy"
         flags.append(loaded)
     if registration.is_fenced:
