@@ -439,6 +439,7 @@ def test_a_server_that_refuses_leaves_gaps(slots: Any, failure: str, suspected: 
     found, outcome = loaded(server, Pages(), order(segment(0, 32), segment(32, 64)))
     assert (found, outcome.failure) == (BlendLoaded(1, True, (False, False)), failure)
     assert server.suspected == suspected
+    assert server.calls == [BLEND_PREPARE, (BLEND_COMMIT, "r1", 7)], "its reads end with as many commits as prepares"
 
 
 def test_a_load_that_was_called_off_writes_no_more() -> None:

@@ -47,8 +47,8 @@ def _load_segments(
         asked = time.monotonic()
         channel, key = registration.channel, _whole(task.key(placement), order)
         try:
-            reply = channel.call(BLEND_PREPARE, key, order.segments, registration.instance_id)
             try:
+                reply = channel.call(BLEND_PREPARE, key, order.segments, registration.instance_id)
                 if reply.slots:  # a refusal may say that this worker is not known any more
                     registration.heard(asked)
                 return _read(task, order, registration, reply.of(len(order.segments)), pages)
