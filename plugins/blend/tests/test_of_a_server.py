@@ -262,6 +262,13 @@ def test_wrong_keys_are_answered_negatively(module: BlendModule, engine: FakeEng
     assert look_up(engine, [1, *FIRST]).segments
 
 
+def test_of_a_very_long_prompt_the_beginning_is_matched(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other lookups wait for it."""
+    monkeypatch.setattr("lmcache_blend.module.MATCHED_TOKENS_MAX", 1 + 2 * SIZE, raising=False)
+    engine.store(FIRST)
+    assert places(look_up(engine, [1, *FIRST])) == [(0, 1), (SIZE, SIZE + 1)]
+
+
 def test_a_request_id_that_is_too_long_is_not_kept(module: BlendModule, engine: FakeEngine) -> None:
     """Of reads without a commit there may be thousands."""
     engine.store(FIRST)

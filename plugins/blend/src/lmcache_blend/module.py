@@ -48,6 +48,8 @@ MODULES: Final[dict[str, BlendModule]] = {}
 WAIT_SECONDS_MAX: Final = 300.0
 REQUEST_ID_CHARS_MAX: Final = 1024
 REASONS_MAX: Final = 16
+MATCHED_TOKENS_MAX: Final = 1 << 20
+"""Of a prompt: about 0.6 s, for which other lookups wait. What is behind is found as a prefix, or at its own place."""
 
 
 class _Prompt(NamedTuple):
@@ -140,7 +142,7 @@ class BlendModule(RequestModule):
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
         tokens = cache(lambda: _decoded(key))
         spaces = [each.space for each in shards[0].spaces] if shards else []
-        matches = self.feed.match(spaces, tokens, self._stride) if hashes else []
+        matches = self.feed.match(spaces, lambda: tokens()[:MATCHED_TOKENS_MAX], self._stride) if hashes else []
         chosen = choose(matches, hashes, context.chunk_tokens)
         asked = [*hashes, *[each.hash for each in chosen]]
         self._count(lookups=1, lookup_tokens=key.end, matched=len(chosen))
