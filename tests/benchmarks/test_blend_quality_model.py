@@ -30,7 +30,7 @@ from benchmarks.blend_quality.prompts import prompts
 from benchmarks.blend_quality.selectors import Row
 from benchmarks.blend_quality.train import MODEL
 
-asked = [prompt for prompt in prompts("alone", 60) if prompt.question.across]
+asked = [prompt for prompt in prompts("alone", 30) if prompt.question.across]
 right = outcomes(loaded(MODEL), asked, [Row("none", "none"), Row("full")], check_layer=3)
 print(json.dumps({name: sum(hits) / len(hits) for (name, across), hits in right.items()}))
 """
