@@ -1,9 +1,9 @@
 """As demo/engine.py, in an engine that blends, which a test can change while it runs.
 
 Behind the model it is given a file of JSON that the test writes before it asks.  `vllm` are options of the engine, read when it
-starts, and `wheel` is a distribution that it finds then; `row_tokens` cuts the rows of passes, `step_tokens` their slices;
-`fault` is a planted one: `unturned` and `swapped` segments, a `pass` that fails, and from the start a wrong `base` of the
-rotation.
+starts, and `installed` is a folder of distributions that it finds then; `row_tokens` cuts the rows of passes, `step_tokens`
+their slices; `fault` is a planted one: `unturned` and `swapped` segments, a `pass` that fails, and from the start a wrong
+`base` of the rotation.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _control(name: str) -> Any:
     return json.loads(CONTROL.read_text()).get(name)
 
 
-if wheel := _control("wheel"):
-    sys.path.append(wheel)
+if installed := _control("installed"):
+    sys.path.append(installed)
 
 
 def _cut_runs(mask: Any) -> tuple[range, ...]:

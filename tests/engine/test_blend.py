@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
 from demo.answer import Answer
-from demo.engine_process import EngineProcess
+from demo.child_process import ChildError
+from demo.engine_process import ENGINE_PYTHON, EngineProcess
+from demo.environment import quiet_environment
 from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from demo.server_process import ServerProcess
 from tests.engine.comparison import assert_right
 from tests.engine.reference import Reference
 from tests.engine.site import HEARTBEAT_SECONDS, SPINNING_WORKERS
+from tests.thirdparty.clean_environment import build_wheel
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -39,22 +42,28 @@ ALL_COMPUTED = {"lmcache.blend_selector": "full"}
 NONE_COMPUTED = {"lmcache.blend_recompute_ratios": [0.0, 0.0]}
 
 
-SELECTOR = """
+SELECTORS = {
+    "pyproject.toml": """
+[build-system]
+requires = ["hatchling>=1.25"]
+build-backend = "hatchling.build"
+
+[project]
+name = "acme-selectors"
+version = "1.0"
+
+[project.entry-points."lmcache.blend_selectors.v1"]
+acme = "acme_selectors:EVERY_ELEVENTH"
+
+[tool.hatch.build.targets.wheel]
+only-include = ["acme_selectors.py"]
+""",
+    "acme_selectors.py": """
 from lmcache_blend_select import Selector, runs_of
 
-LAST = Selector(lambda facts: runs_of(facts.positions()[facts.tokens - facts.budget:]))
-"""
-
-
-def selector_wheel(folder: Path) -> Path:
-    """The wheel of a distribution that offers a selector of its own."""
-    wheel = folder / "acme_selectors-1.0-py3-none-any.whl"
-    info = "acme_selectors-1.0.dist-info"
-    with ZipFile(wheel, "w") as file:
-        file.writestr("acme_selectors.py", SELECTOR)
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: acme-selectors\nVersion: 1.0\n")
-        file.writestr(f"{info}/entry_points.txt", "[lmcache.blend_selectors.v1]\nlast = acme_selectors:LAST\n")
-    return wheel
+EVERY_ELEVENTH = Selector(lambda facts: runs_of(facts.positions()[::11]))
+""",
+}
 
 
 def prompt(seed: int, order: Sequence[int] = (2, 0, 1)) -> list[int]:
@@ -117,8 +126,7 @@ def assert_exact(site: BlendSite, reference: Reference, seed: int, params: Mappi
 
 @pytest.fixture(scope="module")
 def site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlendSite]:
-    folder = tmp_path_factory.mktemp("blend")
-    site = BlendSite(folder, control={"wheel": str(selector_wheel(folder))})
+    site = BlendSite(tmp_path_factory.mktemp("blend"))
     yield site
     site.close()
 
@@ -132,12 +140,6 @@ def test_what_is_computed_again_is_exact_and_faults_are_seen(site: BlendSite, re
         site.control(fault=fault)
         reused, computed = counts(site.ask(prompt(seed), NONE_COMPUTED))
         assert computed > reused, f"{fault} segments pass for right ones"
-
-
-def test_a_selector_of_another_distribution_chooses(site: BlendSite) -> None:
-    site.control()
-    last = {"lmcache.blend_selector": "last", "lmcache.blend_recompute_ratios": [0.25, 0.25]}
-    assert counts(site.ask(prompt(50), last)) == (DOCUMENT_TOKENS - DOCUMENT_TOKENS // 4, DOCUMENT_TOKENS // 4)
 
 
 @pytest.mark.slow
@@ -260,3 +262,44 @@ def test_passes_that_fail_leave_right_answers_and_turn_blending_off(
         assert "3 blends in a row failed" in site.engine.log
     finally:
         site.close()
+
+
+@pytest.fixture(scope="module")
+def installed(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that pip has installed another party's distribution into, from its wheel."""
+    source, built, folder = (tmp_path_factory.mktemp(name) for name in ("source", "built", "installed"))
+    for name, text in SELECTORS.items():
+        (source / name).write_text(text)
+    options = ("-q", "--disable-pip-version-check", "--no-index", "--no-deps", "--target", folder)
+    command = [ENGINE_PYTHON, "-m", "pip", "install", *options, build_wheel(source, built)]
+    subprocess.run(list(map(str, command)), check=True, env=quiet_environment(), timeout=300)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_selector_of_another_distribution_chooses(installed: Path, tmp_path: Path) -> None:
+    """As many tokens as none of ours would."""
+    extra = {**BLENDS, "lmcache.blend_selector": "acme", "lmcache.blend_recompute_ratios": [0.25, 0.25]}
+    site = BlendSite(tmp_path, control={"installed": str(installed)}, extra=extra)
+    try:
+        for params, name, computed in (
+            ({}, "acme", -(-DOCUMENT_TOKENS // 11)),
+            ({"lmcache.blend_selector": "lego_link"}, "lego_link", 16 * len(DOCUMENTS)),
+        ):
+            answer = site.ask(prompt(800 + computed), params)
+            assert counts(answer) == (DOCUMENT_TOKENS - computed, computed)
+            assert answer.kv_transfer_params is not None
+            assert answer.kv_transfer_params["lmcache.blend"]["selector"] == name
+    finally:
+        site.close()
+
+
+@pytest.mark.slow
+def test_a_selector_that_is_not_installed_stops_the_start(installed: Path, tmp_path: Path) -> None:
+    extra = {**BLENDS, "lmcache.blend_selector": "acne"}
+    with pytest.raises(ChildError):
+        BlendSite(tmp_path, control={"installed": str(installed)}, extra=extra)
+    said = (
+        "'lmcache.blend_selector': no blend selector is called 'acne'; installed: acme, block_start, cacheblend, full,"
+    )
+    assert said in (tmp_path / "engine.log").read_text()
