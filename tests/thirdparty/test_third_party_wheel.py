@@ -88,3 +88,12 @@ def test_a_flag_of_a_plugin_that_is_not_installed_stops_the_start(clean: CleanEn
     done = clean.run(clean.lmcache, "server", "--l1-size-gb", "0.1", "--http-port", "8081")
     assert done.returncode == 2
     assert done.stderr == "lmcache: --http-port belongs to lmcache-admin: pip install lmcache-admin\n"
+
+
+def test_a_request_module_that_is_not_installed_stops_the_start(clean: CleanEnvironment) -> None:
+    done = clean.run(clean.lmcache, "server", "--l1-size-gb", "0.1", "--engine-type", "blend")
+    assert done.returncode == 2
+    assert "--engine-type: no request module is called 'blend'" in done.stderr
+    assert done.stderr.endswith("Known but not installed: blend -> pip install lmcache-blend\n")
+    shown = clean.run(clean.lmcache, "plugins", "show", "blend")
+    assert shown.stderr == "lmcache: 'blend' is not installed: pip install lmcache-blend\n"
