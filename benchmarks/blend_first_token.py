@@ -3,9 +3,9 @@
     .venv/bin/python -m benchmarks.blend_first_token [--tokens 8192] [--rounds 5] [--only ours,public,none]
 
 A prompt is an instruction, documents of 1,024 tokens and a question.  Each document was asked for once alone.  In each round
-the documents have a new order and the question is new.  Our engine answers that prompt with each selector, then without
-blending (cold, which stores it), then once more (a prefix hit in L1); the other engines answer it once.  Then a prompt that
-has no match is answered with and without blending.  Engines take turns; the times are the engines' own, from the arrival of
+the documents have a new order and the question is new.  Our engine first answers prompts that have no match, with and without
+blending.  Then it answers that prompt with each selector, then without blending (cold, which stores it), then once more (a
+prefix hit in L1); the other engines answer it once.  Engines take turns; the times are the engines' own, from the arrival of
 the request to its first token.
 """
 
@@ -116,7 +116,7 @@ def run(tokens: int, rounds: int, config: str, subjects: Sequence[Subject], resu
             turn = number % len(sites)
             for site in (*sites[turn:], *sites[:turn]):
                 if site.subject is OURS:
-                    figures = ask_ours(site, prompt) | ask_without_match(site, number)
+                    figures = ask_without_match(site, number) | ask_ours(site, prompt)
                 else:
                     figures = {"cold_s": site.ask(prompt)[0]}
                 print(number, site.subject.name, figures, flush=True)
