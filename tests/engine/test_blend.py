@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,17 @@ class BlendSite:
             self.engine.start()
             for document in DOCUMENTS:
                 self.engine.ask([[*document, 5]], max_tokens=1)
+            self._wait_indexed(DOCUMENT_TOKENS // CHUNK_TOKENS)
         except BaseException:
             self.close()
             raise
+
+    def _wait_indexed(self, chunks: int) -> None:
+        """An answer waits neither for what is stored of its prompt nor for the index."""
+        deadline = time.monotonic() + STORED_SECONDS
+        while (added := self.server.status()["modules"]["blend"]["chunks_added"]) < chunks:
+            assert time.monotonic() < deadline, f"{added} of {chunks} chunks are indexed"
+            time.sleep(0.02)
 
     def control(self, **values: Any) -> None:
         self._control.write_text(json.dumps(values))

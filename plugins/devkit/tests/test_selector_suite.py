@@ -9,7 +9,7 @@ import pytest
 
 from lmcache_blend_select import selector
 from lmcache_devkit import SelectorSuite
-from plugins.devkit.tests.mutants import selectors
+from plugins.devkit.tests.mutants import blend_selectors
 
 WITHIN = "runs_ascend_within_segments_and_budget"
 ALIKE = "equal_facts_give_equal_runs"
@@ -18,8 +18,8 @@ ALIKE = "equal_facts_give_equal_runs"
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted selectors as a distribution of their own: what runs in another process finds them as well."""
-    shutil.copy(selectors.__file__, tmp_path / "planted_selectors.py")
-    names = [name for name in vars(selectors) if name.isupper()]
+    shutil.copy(blend_selectors.__file__, tmp_path / "planted_selectors.py")
+    names = [name for name in vars(blend_selectors) if name.isupper()]
     info = tmp_path / "planted-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")

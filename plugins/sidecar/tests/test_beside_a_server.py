@@ -76,5 +76,5 @@ def test_a_bad_location_stops_the_start_and_leaves_nothing(start_server: StartSe
 
 def test_without_programs_there_is_no_thread(start_server: StartServer) -> None:
     server = start_server()
-    assert server.status()["services"].keys() <= {"admin"}
+    assert "sidecar" not in server.status()["services"]
     assert "sidecar-programs" not in server.status()["threads"]

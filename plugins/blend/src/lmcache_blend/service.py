@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lmcache_blend.module import MODULES, BlendModule
 from lmcache_core import ConfigError, Sample, SampleKind, ServerInfo, Service, ServiceContext
+
+if TYPE_CHECKING:
+    from lmcache_blend.module import BlendModule
 
 _COUNTERS: Final[Mapping[str, SampleKind]] = {
     name: SampleKind(f"lmcache_blend.{metric}", unit, description, True)
@@ -55,10 +57,14 @@ class BlendService(Service):
                 "--engine-type blend is for engines that copy, and --supported-transfer-mode lmcache_driven serves none; "
                 "use --supported-transfer-mode auto or engine_driven"
             )
+        self._blends = "blend" in types
         self._module: BlendModule | None = None
 
     def start(self, server: ServerInfo) -> None:
-        self._module = MODULES.get(server.boot_id)
+        if self._blends:
+            from lmcache_blend.module import MODULES  # here, because most servers do without it
+
+            self._module = MODULES.get(server.boot_id)
 
     def close(self) -> None:
         """Nothing is its own."""
