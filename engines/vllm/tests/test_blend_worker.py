@@ -532,11 +532,11 @@ def test_a_worker_that_does_not_blend_says_so_and_has_loaded_nothing() -> None:
 
 
 def test_a_blend_that_is_called_off_while_it_loads_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, cancelled = threading.Event(), threading.Event()
+    loading, cancelled = threading.Event(), threading.Event()
     touched: list[bool] = []
 
     def slow(task: TransferTask, load: BlendLoad, *args: Any) -> tuple[BlendLoaded, Outcome]:
-        begun.set()
+        loading.set()
         assert cancelled.wait(10)
         try:
             with task.touching():
@@ -548,7 +548,7 @@ def test_a_blend_that_is_called_off_while_it_loads_writes_no_more(monkeypatch: p
     load = order(segment(32, 64))
     with blending_worker(Model(), monkeypatch, slow) as side:
         one_step(side, blend_loads=(load,))
-        assert begun.wait(10)
+        assert loading.wait(10)
         _, results, failed = one_step(side, blend_cancels=(BlendCancel(1, 32),))
         cancelled.set()
         assert results.finished_recving == {"r1"}

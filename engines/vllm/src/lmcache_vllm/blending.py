@@ -77,7 +77,7 @@ Course = Iterator[Slice]
 
 
 class Blend:
-    """One request whose passes have begun."""
+    """A request that is being blended."""
 
     def __init__(self, order: BlendLoad, step: BlendStep) -> None:
         self.order = order
@@ -143,7 +143,7 @@ class Blending:
         over: dict[int, BlendResult] = {}
         for order, step in steps:
             try:
-                blend = self._running.get(step.id) or self._begun(order, step)
+                blend = self._running.get(step.id) or self._start(order, step)
                 if blend.next is not None:
                     if blend.next.tokens > left:
                         break
@@ -165,7 +165,7 @@ class Blending:
         """It is over, or was called off."""
         self._running.pop(blend_id, None)
 
-    def _begun(self, order: BlendLoad, step: BlendStep) -> Blend:
+    def _start(self, order: BlendLoad, step: BlendStep) -> Blend:
         def begin() -> Blend:
             blend = Blend(order, step)
             blend.course = self._course(blend)

@@ -99,9 +99,9 @@ class SelectorSuite:
         facts = _with_needs(bare, chosen, np.random.default_rng(0))
         seconds = []
         for _ in range(3):
-            begun = time.thread_time()
+            start = time.thread_time()
             select(chosen, facts)
-            seconds.append(time.thread_time() - begun)
+            seconds.append(time.thread_time() - start)
         assert min(seconds) <= SECONDS_MAX, f"{min(seconds):.2f} s of a processor for {LONG_TOKENS} tokens"
 
 
