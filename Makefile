@@ -71,10 +71,10 @@ demo:
 test: setup check
 	.venv/bin/python -m pytest -m "not slow" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS)
 
-# At most ten, one after the other: a test that waits for others may fail where four processes share two cores.
+# At most a hundred, one after the other: a test that waits for others may fail where four processes share two cores.
 retest:
 	@.venv/bin/python -c "import json; failed = json.load(open('.pytest_cache/v/cache/lastfailed')); \
-		print('failed beside others, run once more alone:', *failed, sep='\n  '); raise SystemExit(len(failed) > 10)"
+		print('failed beside others, run once more alone:', *failed, sep='\n  '); raise SystemExit(len(failed) > 100)"
 	.venv/bin/python -m pytest -v -m "not slow" --last-failed --last-failed-no-failures none
 
 test-all: setup check docs
