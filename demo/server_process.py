@@ -111,8 +111,9 @@ class ServerProcess:
                 with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
                     status: dict[str, Any] = json.load(answer)
                     return status
-            except urllib.error.URLError:
+            except urllib.error.URLError as error:
                 if time.monotonic() > deadline or self._child.ended:
+                    error.add_note(str(self._child.error("does not answer its admin API")))
                     raise
                 time.sleep(0.02)
 

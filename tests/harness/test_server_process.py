@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -19,6 +20,9 @@ def test_it_answers_until_it_is_killed_and_again_on_the_same_port(start_server: 
     server.kill()
     assert not server.running
     assert not server.answers_ping(timeout_seconds=0.2)
+    with pytest.raises(URLError) as refused:
+        server.status()
+    assert "engine port is open" in "".join(refused.value.__notes__), "the end of its log"
     server.start()
     assert server.port == port
     assert server.answers_ping(timeout_seconds=10)
