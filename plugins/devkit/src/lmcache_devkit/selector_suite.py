@@ -106,7 +106,7 @@ class SelectorSuite:
 
 
 def cases(chosen: Selector) -> Iterator[Facts]:
-    """The same in every process, with no more facts than the selector needs."""
+    """Facts by fixed seeds: only those that the selector needs."""
     for seed in range(CASES):
         rng = np.random.default_rng(seed)
         segments: list[Segment] = []
