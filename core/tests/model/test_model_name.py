@@ -20,6 +20,10 @@ ENGINE, ADAPTER = "9f86d081884c7d65", "60303ae22b998861"
         (f"m%%{ADAPTER}", ModelName("m", "", ADAPTER)),
         (f"##{ENGINE}", ModelName("", ENGINE)),
         (f"a##b##{ENGINE}", ModelName("a##b", ENGINE)),
+        (f"m##{ENGINE}##blend", ModelName("m", ENGINE)),
+        (f"m##{ENGINE}##blend%%{ADAPTER}", ModelName("m", ENGINE, ADAPTER)),
+        ("m##blend", ModelName("m")),
+        ("m##blend##blend", ModelName("m##blend")),
         ("m", ModelName("m")),
         ("", ModelName("")),
         (f"m##{ENGINE.upper()}", ModelName(f"m##{ENGINE.upper()}")),
@@ -41,7 +45,14 @@ def test_any_text_is_a_name(name: str) -> None:
     assert registered_name(name) == parts.served + identity
 
 
+def test_workers_register_without_what_requests_add() -> None:
+    for added in ("", "##blend", f"%%{ADAPTER}", f"##blend%%{ADAPTER}"):
+        assert registered_name(f"m##{ENGINE}{added}") == f"m##{ENGINE}"
+        assert registered_name(f"m{added}") == "m"
+
+
 def test_which_model_a_name_means() -> None:
+    assert names_model("m", f"m##{ENGINE}##blend")
     name = f"m##{ENGINE}%%{ADAPTER}"
     assert all(names_model(asked, name) for asked in (name, f"m##{ENGINE}", "m"))
     assert not any(names_model(asked, name) for asked in (f"m##{ADAPTER}", f"m##{ADAPTER}%%{ADAPTER}", "n", "", "m##"))

@@ -4,6 +4,7 @@ A model name says what KV bytes mean (docs/internals/engine-protocol.md, "Model 
 
     llama-8b                                        a stock engine
     llama-8b##9f86d081884c7d65                      an engine that says what its bytes mean
+    llama-8b##9f86d081884c7d65##blend               what it has computed over KV that is not exact
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with an adapter
 
 Keys have whole names: names that differ in a letter share nothing.  People see the parts apart.  A cache salt is the name of a
@@ -21,7 +22,7 @@ SALT_FORBIDDEN: Final = "@/\\\0"
 """Characters that no salt has: engines and other servers build names out of salts with them."""
 EMPTY_SALT_WORD: Final = "_default"
 """How the empty salt is written where a name is needed: in paths, on the command line and in JSON keys."""
-_NAME: Final = re.compile(r"(.*?)(?:##([0-9a-f]{16}))?(?:%%([0-9a-f]{16}))?", re.DOTALL)
+_NAME: Final = re.compile(r"(.*?)(?:##([0-9a-f]{16}))?(?:##blend)?(?:%%([0-9a-f]{16}))?", re.DOTALL)
 _NAMES_KEPT: Final = 4096
 
 
@@ -64,9 +65,9 @@ def parse_model_name(name: str) -> ModelName:
 
 @lru_cache(_NAMES_KEPT)
 def registered_name(name: str) -> str:
-    """The name that the engine's workers have registered under: without the variant of a request."""
-    variant = parse_model_name(name).variant
-    return name.removesuffix(f"%%{variant}") if variant else name
+    """The name that the engine's workers have registered under: without the variant of a request, and what is approximate."""
+    served, identity, _ = parse_model_name(name)
+    return f"{served}##{identity}" if identity else served
 
 
 def names_model(asked: str, name: str) -> bool:

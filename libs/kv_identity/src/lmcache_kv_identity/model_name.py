@@ -2,6 +2,7 @@
 of what a request adds to that.
 
     llama-8b##9f86d081884c7d65                      an engine
+    llama-8b##9f86d081884c7d65##blend               what its blends computed over KV that is not exact
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with a LoRA adapter
 
 The server compares whole names, so that engines share KV exactly when all of their facts are equal. Names are made here and
@@ -33,6 +34,11 @@ def with_variant(name: str, variant: str) -> str:
     """The name of requests that add something to what their engine's name says: `variant` is a fingerprint of that, or empty,
     and the name is the engine's."""
     return f"{name}%%{variant}" if variant else name
+
+
+def approximate_name(name: str) -> str:
+    """The name of KV that was computed over other KV than that of its own tokens: only requests that blend look it up."""
+    return f"{name}##blend"
 
 
 def fingerprint(facts: Mapping[str, Fact]) -> str:
