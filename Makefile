@@ -79,7 +79,8 @@ retest:
 
 test-all: setup check docs
 	@.venv/bin/python -m scripts.system_packages --slow
-	engines=0; .venv/bin/python -m pytest -m engine $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS) || engines=$$?; \
+	engines=0; .venv/bin/python -m pytest -m "engine and alone" $(PYTEST_ARGS) || engines=$$?; \
+	.venv/bin/python -m pytest -m "engine and not alone" $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS) || engines=$$?; \
 	.venv/bin/python -m pytest -m "not engine" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS) && exit $$engines
 
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)

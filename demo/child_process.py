@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from demo.preloaded import ForkedProcess, Preloaded
+from demo.shared_memory import group_runs
 
 TAIL_LINES = 30
+GROUP_SECONDS = 30.0
+"""A killed process ends when the kernel has taken its memory back: a second or two for an engine's."""
 
 
 class ChildError(Exception):
@@ -100,7 +104,8 @@ class ChildProcess:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the program and its children; returns when the program is gone.  Harmless when it already is."""
+        """SIGKILL to the program and its children; returns when all are gone, with the ports that they listened on.  Harmless
+        when they already are."""
         if self._process is None:
             return
         try:
@@ -108,6 +113,9 @@ class ChildProcess:
         except ProcessLookupError:
             pass
         self._process.wait()
+        until = time.monotonic() + GROUP_SECONDS
+        while group_runs(self._process.pid) and time.monotonic() < until:
+            time.sleep(0.01)
         if self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -23,6 +23,17 @@ def shared_by_group(process_group: int) -> set[Path]:
     return {path for path, inode in _there().items() if inode in mapped and path.name.startswith(PRIVATE)}
 
 
+def group_runs(process_group: int) -> bool:
+    """Whether a process of this group has not ended.  One that has, and whose parent has not asked, does not count."""
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and _group_of(process) == process_group and _state_of(process) not in "ZX":
+                return True
+        except OSError:
+            continue  # it has ended meanwhile
+    return False
+
+
 def unmapped_files() -> set[Path]:
     """Files of engines and of cache servers that no process has mapped: their creator is gone."""
     there = _there()
@@ -48,8 +59,16 @@ def _there() -> dict[Path, int]:
 
 
 def _group_of(process: Path) -> int:
-    after_name = (process / "stat").read_text().rpartition(")")[2]
-    return int(after_name.split()[2])
+    return int(_stat(process)[2])
+
+
+def _state_of(process: Path) -> str:
+    return _stat(process)[0]
+
+
+def _stat(process: Path) -> list[str]:
+    """Fields from the third on, behind the name, which may have any character in it."""
+    return (process / "stat").read_text().rpartition(")")[2].split()
 
 
 def _mapped_by(process: Path) -> set[int]:

@@ -223,6 +223,7 @@ def test_a_chunk_behind_a_hole_in_its_own_prefix_is_exact(
         site.close()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_workers_choose_alike_and_are_exact(engine_environment: None, reference: Reference, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.engine.http_engine import HttpEngine, ask, is_up
 from tests.engine.reference import Reference
 from tests.engine.site import CHUNK_TOKENS
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(4_500)]
+pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(4_500)]
 
 MINUTES: Final = 30 if os.environ.get("LMCACHE_TEST_LONG") else 8
 CLIENTS: Final = 2

@@ -43,6 +43,7 @@ def test_a_stock_engine_takes_what_ours_stored(start_server: StartServer, refere
         assert_right(back, reference.answers(others))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_workers_store_and_load_a_shard_each(

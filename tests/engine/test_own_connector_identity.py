@@ -74,7 +74,8 @@ def test_types_of_one_size_are_distinguished(
 
     def engine(dtype: str) -> EngineProcess:
         options = ["--kv-cache-dtype", dtype]
-        return EngineProcess(tmp_path / f"{dtype}.log", port=port, connector="own", options=options)
+        extra = {"lmcache.lookup_timeout_ms": 20_000}
+        return EngineProcess(tmp_path / f"{dtype}.log", port=port, connector="own", options=options, extra=extra)
 
     with engine("fp8_e4m3") as some, engine("fp8_e5m2") as others:
         for each in (some, others):

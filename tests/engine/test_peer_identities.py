@@ -58,6 +58,7 @@ def sides(engine_environment: None, tmp_path: Path) -> Iterator[Sides]:
         yield Sides(fleet, tmp_path)
 
 
+@pytest.mark.alone
 def test_two_workers_on_both_sides(sides: Sides, reference: Reference) -> None:
     """And an engine with one worker finds nothing of theirs."""
     prompts = [random_prompt(74, length) for length in (700, 1_500)]

@@ -13,7 +13,7 @@ from tests.conftest import StartServer
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.site import SPINNING_WORKERS
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHUNK_TOKENS = 128
 CUTS = ("2,2", "1,3")

@@ -18,7 +18,7 @@ from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.ladder import PROMPTS
 from tests.engine.reference import Reference
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHUNK_TOKENS = 256
 WORKERS = 2

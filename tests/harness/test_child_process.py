@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,16 @@ PARENT = (
     "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
     "print(child.pid, flush=True); child.wait()"
 )
+
+LISTENER = """
+import os, socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork():
+    time.sleep(60)
+memory = bytearray(1 << 29)  # which takes the kernel a while to take back
+print(listener.getsockname()[1], flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -51,6 +62,14 @@ def test_stop_returns_the_exit_status(tmp_path: Path, children: list[ChildProces
     wait_for_text(tmp_path / "log")
     assert child.stop(timeout_seconds=30) == -signal.SIGTERM
     assert not child.running
+
+
+def test_what_a_killed_group_listened_on_is_free(tmp_path: Path, children: list[ChildProcess]) -> None:
+    child = python(LISTENER, tmp_path / "log", children)
+    child.start()
+    port = int(wait_for_text(tmp_path / "log"))
+    child.kill()
+    socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_one_that_does_not_stop_is_killed_and_reported(tmp_path: Path, children: list[ChildProcess]) -> None:
