@@ -22,7 +22,7 @@ from typing import Final
 
 import psutil
 
-from lmcache_blend.index import ChunkIndex
+from lmcache_blend_index import ChunkIndex
 from lmcache_client.engine_key import TokenSequence, encode_tokens
 
 PROMPTS: Final = 40

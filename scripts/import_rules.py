@@ -25,7 +25,14 @@ LAYERS: Final = (
 """Of core, the highest first; those in one line may not import each other."""
 INSIDERS: Final = ("lmcache_devkit", "lmcache_tools")
 """What builds servers and looks into them."""
-WITHOUT_CORE: Final = ("libs/client", "libs/kv_layout", "libs/kv_identity", "libs/native", "engines/*")
+WITHOUT_CORE: Final = (
+    "libs/client",
+    "libs/blend_index",
+    "libs/kv_layout",
+    "libs/kv_identity",
+    "libs/native",
+    "engines/*",
+)
 FOREIGN: Final = ("litestar", "uvicorn", "rich", "shtab", "pytest", "hypothesis")
 """What core alone does not install."""
 ASSEMBLE: Final = ("app", "contracts")

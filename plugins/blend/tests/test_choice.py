@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_blend.choice import answer_of, choose
-from lmcache_blend.index import Match, link
+from lmcache_blend_index import Match, link
 
 SIZE = 4
 OWN = [bytes([number]) * 32 for number in range(1, 7)]

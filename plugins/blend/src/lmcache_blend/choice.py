@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from lmcache_blend.index import Match, link
+from lmcache_blend_index import Match, link
 from lmcache_client import BlendAnswer, BlendSegment
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lmcache_blend.index import ChunkIndex, Match, link
+from lmcache_blend_index import ChunkIndex, Match, link
 from lmcache_client.engine_key import PADDING, encode_header
 from lmcache_core import Change, ChangeKind, ChunkHasher, Clock, KeySpace, Overrun, ReadTokens, ResidencyFeed
 

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from lmcache_blend.choice import answer_of, choose, is_own
 from lmcache_blend.feed import IndexFeed
-from lmcache_blend.index import ChunkIndex, Match
 from lmcache_blend.reads import SegmentReads
 from lmcache_blend.settings import BlendSettings
+from lmcache_blend_index import ChunkIndex, Match
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots
 from lmcache_client.engine_key import MAX_TOKENS, PADDING, TokenSequence
 from lmcache_core import (

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lmcache_blend.index import ALIKE_MAX, MATCHES_MAX, ChunkIndex, Match, link
+from lmcache_blend_index import ALIKE_MAX, MATCHES_MAX, ChunkIndex, Match, link
 
 LENGTH = 2
 CHUNKS_MAX = 6
