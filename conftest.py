@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Generator
 from typing import Final
@@ -35,6 +36,7 @@ def pytest_configure() -> None:
     interrupt a program would wait for ever."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["DEMO_SERVERS_ARE_FORKED"] = "1"  # demo.server_process.FORKED
     # How long an example takes says how busy the machine is, not whether the code is right.
     settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any-machine")

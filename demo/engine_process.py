@@ -16,7 +16,7 @@ from typing import Any, Self
 from demo.answer import Answer
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
-from demo.preloaded import Preloaded
+from demo.preloaded import ENGINE, Preloaded
 from demo.shared_memory import shared_by_group
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +55,7 @@ def engine_environment(tensor_parallel: int, kv_gib: int = 1, *, one_process: bo
 @cache
 def preloaded(python: Path) -> Preloaded:
     """What starts engines of this environment: one for all of a process, and as long as it."""
-    return Preloaded(python, engine_environment(1))
+    return Preloaded(python, engine_environment(1), ENGINE)
 
 
 def answer_of(line: Mapping[str, Any]) -> Answer:

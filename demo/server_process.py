@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +18,15 @@ import zmq
 
 from demo.child_process import ChildProcess
 from demo.environment import core_environment, quiet_environment
+from demo.preloaded import SERVER, Preloaded
 from lmcache_client.sockets import open_socket
 from lmcache_devkit import free_ports
 
 LMCACHE = Path(sys.executable).with_name("lmcache")
 """The command of the environment that this runs in."""
+
+FORKED = "DEMO_SERVERS_ARE_FORKED"
+"""A variable of this process: servers of this environment are forked from one that has their imports."""
 
 HOST = "127.0.0.1"
 PING = [b"\x00", b"\x16", b"\xc0"]
@@ -39,20 +45,27 @@ class ServerProcess:
         options: Sequence[str],
         log_path: Path,
         *,
-        executable: Path = LMCACHE,
+        executable: Path | None = None,
         environment: Mapping[str, str] | None = None,
         core_alone: bool = False,
     ) -> None:
-        """`core_alone`: `executable` belongs to an installation without lmcache-admin and lmcache-observability.  It is
-        given no flag or variable of theirs, and `status` and `wait_written` cannot be used."""
+        """Without `executable` it is LMCACHE, and may be forked.  `core_alone`: it belongs to an installation without
+        lmcache-admin and lmcache-observability.  It is given no flag or variable of theirs, and `status` and `wait_written`
+        cannot be used."""
         self.port, self.http_port = free_ports(2)
-        command = [str(executable), "server", "--host", HOST, "--port", str(self.port), *options]
+        command = ["server", "--host", HOST, "--port", str(self.port), *options]
         if not core_alone:
             command += ["--http-port", str(self.http_port)]
             if "--plugin" in options:  # which names all that is considered, and the API is a plugin's
                 command += ["--plugin", "admin"]
         inherited = core_environment() if core_alone else quiet_environment()
-        self._child = ChildProcess("lmcache server", command, log_path, inherited | dict(environment or {}))
+        # An interpreter reads its own variables when it starts.
+        forks = FORKED in os.environ and executable is None and not any(map(_is_of_an_interpreter, environment or ()))
+        program = [sys.executable, "-m", "lmcache_core"] if forks else [str(executable or LMCACHE)]
+        preloaded = _preloaded() if forks else None
+        self._child = ChildProcess(
+            "lmcache server", [*program, *command], log_path, inherited | dict(environment or {}), preloaded
+        )
 
     @property
     def running(self) -> bool:
@@ -135,6 +148,16 @@ class ServerProcess:
         if self.running and kind is None:
             self.stop()
         self.kill()
+
+
+def _is_of_an_interpreter(variable: str) -> bool:
+    return variable.startswith(("PYTHON", "LD_", "MALLOC_"))
+
+
+@cache
+def _preloaded() -> Preloaded:
+    """One for all servers of a process, and as long as it."""
+    return Preloaded(Path(sys.executable), quiet_environment(), SERVER)
 
 
 def _writes_l2(status: dict[str, Any]) -> bool:

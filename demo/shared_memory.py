@@ -24,14 +24,10 @@ def shared_by_group(process_group: int) -> set[Path]:
 
 
 def group_runs(process_group: int) -> bool:
-    """Whether a process of this group has not ended.  One that has, and whose parent has not asked, does not count."""
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and _group_of(process) == process_group and _state_of(process) not in "ZX":
-                return True
-        except OSError:
-            continue  # it has ended meanwhile
-    return False
+    """Whether a process of this group has a thread that has not ended: each keeps all files open.  A process that has ended,
+    and whose parent has not asked, does not count."""
+    threads = Path("/proc").glob("[0-9]*/task/[0-9]*")
+    return any(_runs_in(thread, process_group) for thread in threads)
 
 
 def unmapped_files() -> set[Path]:
@@ -62,8 +58,12 @@ def _group_of(process: Path) -> int:
     return int(_stat(process)[2])
 
 
-def _state_of(process: Path) -> str:
-    return _stat(process)[0]
+def _runs_in(thread: Path, process_group: int) -> bool:
+    try:
+        state, _, group, *_ = _stat(thread)
+    except OSError:
+        return False  # it has ended meanwhile
+    return int(group) == process_group and state not in "ZX"
 
 
 def _stat(process: Path) -> list[str]:

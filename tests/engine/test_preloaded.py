@@ -11,7 +11,7 @@ import pytest
 
 from demo.child_process import ChildProcess
 from demo.engine_process import ENGINE_PYTHON, engine_environment, preloaded
-from demo.preloaded import Preloaded
+from demo.preloaded import ENGINE, Preloaded
 
 PROGRAM = """
 import os, sys, time
@@ -64,7 +64,7 @@ def test_one_that_is_stopped_and_killed_is_gone(child: ChildProcess) -> None:
 
 
 def test_an_environment_without_vllm_says_so(tmp_path: Path) -> None:
-    process = Preloaded(Path(sys.executable), engine_environment(1))
+    process = Preloaded(Path(sys.executable), engine_environment(1), ENGINE)
     with (tmp_path / "log").open("a") as log:
         for _ in range(2):
             with pytest.raises(OSError, match="No module named 'vllm'"):
