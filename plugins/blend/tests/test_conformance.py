@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lmcache_core.app.cli import main
-from lmcache_devkit import RequestModuleSuite, ServiceSuite
+from lmcache_devkit import CoordinatorViewSuite, RequestModuleSuite, ServiceSuite
 
 
 class TestBlend(RequestModuleSuite):
@@ -20,6 +20,10 @@ class TestBlend(RequestModuleSuite):
 
 
 class TestBlendService(ServiceSuite):
+    offer = "blend"
+
+
+class TestBlendView(CoordinatorViewSuite):
     offer = "blend"
 
 

@@ -163,7 +163,7 @@ def coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coo
 
 def test_an_installed_view_answers(coordinator: CoordinatorProcess) -> None:
     one = Poster(coordinator, "one")
-    assert one.send("l1", stored(0, 3)).types == ("acme.tokens",)
+    assert "acme.tokens" in one.send("l1", stored(0, 3)).types
     assert coordinator.ask("GET", "/acme/keys") == (200, {"": 3})
     assert "/acme/keys" in coordinator.ask("GET", "/openapi.json").body["paths"]
     assert coordinator.ask("DELETE", "/instances/one").status == 204, "a view that fails harms nothing"

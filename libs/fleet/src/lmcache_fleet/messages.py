@@ -96,6 +96,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     spaces: Annotated[tuple[SpaceBytes, ...], Meta(max_length=SPACES_MAX)] = ()
     """Everything in a key but the chunk hash, in the canonical form of keys (object format, "Object key")."""
     runs: tuple[Run, ...] = ()
+    body: bytes = b""
+    """Of types that say more of the keys than that they are there."""
 
     @cached_property
     def key_spaces(self) -> tuple[KeySpace, ...]:

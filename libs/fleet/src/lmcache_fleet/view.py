@@ -12,15 +12,26 @@ A plugin offers views with the hook `lmcache_coordinator_views`, which core does
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
-from lmcache_core import HttpRoute
+from lmcache_core import HttpRoute, KeySpace
 from lmcache_fleet.messages import Page
 
 KIND: Final = "coordinator_view"
 KEYS: Final = ""
 """The type of pages about keys: they are in the directory, too."""
+
+IsThere = Callable[[KeySpace, bytes], Sequence[bool]]
+"""Chunk hashes of one space, one behind the other -> of each, whether the directory knows a place that has it.  Any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question(HttpRoute):
+    """A POST that changes nothing: tokens with the scopes `read` and `member` may ask it, too."""
+
+    body_bytes_max: int = 8 << 20
 
 
 class CoordinatorView(ABC):
@@ -32,6 +43,17 @@ class CoordinatorView(ABC):
 
     types: ClassVar[frozenset[str]] = frozenset((KEYS,))
     """Of pages that it gets.  Members send the types that a view asks for."""
+
+    def begin(self, is_there: IsThere) -> None:  # noqa: B027 - many do not ask the directory
+        """Called once, before anything is taken."""
+
+    def refusal(self, metadata: Mapping[str, Any]) -> str:
+        """Why a server that says this of itself cannot be a member, with the remedy; empty: it can.  Any thread."""
+        return ""
+
+    def figures(self) -> Mapping[str, int]:
+        """What `/directory/stats` says under the view's name.  Any thread."""
+        return {}
 
     @abstractmethod
     def take(self, page: Page, skip: int) -> None:

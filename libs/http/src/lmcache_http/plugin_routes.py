@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from litestar import Request, Response
 from litestar.handlers import BaseRouteHandler, delete, get, post, put
 
 from lmcache_core import HttpRefusal, HttpRequest, HttpRoute, PluginRoute
-from lmcache_http.openapi import DescribedRoute, Operation
+from lmcache_http.openapi import BODY_BYTES_MAX, DescribedRoute, Operation
 from lmcache_http.plugin_answer import encoded, fault_of_answer
 from lmcache_http.plugin_calls import BusyPluginError, PluginCalls
 from lmcache_http.problem import ProblemError
 from lmcache_http.reading import path_part, query_values, read_body
+from lmcache_http.tokens import Scope
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +29,32 @@ _METHODS: Final[Mapping[str, Callable[..., Callable[[Any], BaseRouteHandler]]]] 
 _KEPT_BACK: Final = ("authorization", "cookie")
 
 
-def plugin_routes(routes: Sequence[PluginRoute], calls: PluginCalls) -> Sequence[BaseRouteHandler]:
+class Allowance(NamedTuple):
+    """What differs from one route of a plugin to another."""
+
+    scopes: Sequence[Scope] | None = None
+    """As in `Operation`."""
+    body_bytes_max: int = BODY_BYTES_MAX
+
+
+_USUAL: Final = Allowance()
+Allow = Callable[[HttpRoute], Allowance]
+
+
+def plugin_routes(
+    routes: Sequence[PluginRoute], calls: PluginCalls, allow: Allow = lambda _: _USUAL
+) -> Sequence[BaseRouteHandler]:
     """A handler for each."""
-    return [_handler(route, calls) for route in routes]
+    return [_handler(route, calls, allow(route.route)) for route in routes]
 
 
-def described_plugin_routes(routes: Sequence[PluginRoute]) -> list[DescribedRoute]:
-    return [DescribedRoute(each.route.method, each.route.path, operation(each.route)) for each in routes]
+def described_plugin_routes(routes: Sequence[PluginRoute], allow: Allow = lambda _: _USUAL) -> list[DescribedRoute]:
+    return [
+        DescribedRoute(each.route.method, each.route.path, operation(each.route, allow(each.route))) for each in routes
+    ]
 
 
-def _handler(plugin: PluginRoute, calls: PluginCalls) -> BaseRouteHandler:
+def _handler(plugin: PluginRoute, calls: PluginCalls, allowed: Allowance) -> BaseRouteHandler:
     route = plugin.route
     names = {part[1:-1]: index for index, part in enumerate(route.path.split("/")) if part.startswith("{")}
     # names of parameters are the plugin's own: two plugins may have different ones at one place
@@ -66,10 +83,15 @@ def _handler(plugin: PluginRoute, calls: PluginCalls) -> BaseRouteHandler:
             ) from None
         return response
 
-    return _METHODS[route.method](path, status_code=HTTPStatus.OK, operation=operation(route))(answer)
+    return _METHODS[route.method](
+        path,
+        status_code=HTTPStatus.OK,
+        request_max_body_size=allowed.body_bytes_max,
+        operation=operation(route, allowed),
+    )(answer)
 
 
-def operation(route: HttpRoute) -> Operation:
+def operation(route: HttpRoute, allowed: Allowance = _USUAL) -> Operation:
     """What its declaration says, as for core's routes."""
     return Operation(
         route.summary,
@@ -79,6 +101,7 @@ def operation(route: HttpRoute) -> Operation:
         refusals={504: "the plugin does not answer", **route.refusals},
         media_type=route.media_type,
         open=route.open,
+        scopes=allowed.scopes,
         tag="plugins",
     )
 

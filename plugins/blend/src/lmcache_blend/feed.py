@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ import msgspec
 from lmcache_blend_index import ChunkIndex, Match, link
 from lmcache_client.engine_key import PADDING, encode_header
 from lmcache_core import Change, ChangeKind, ChunkHasher, Clock, KeySpace, Overrun, ReadTokens, ResidencyFeed
+from lmcache_fleet.tokens import ChunkTokens, TokensJournal
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,8 @@ _HASH_BYTES: Final = 32
 
 class _Tokens(NamedTuple):
     place: int
-    parent: int
+    parent: bytes
+    """Hash of the chunk before it; empty: there is none."""
     encoded: bytes
     """msgpack integers without a header."""
     heard_at: float
@@ -47,8 +50,8 @@ class _Read(NamedTuple):
     """Neighbouring chunks of a prompt."""
 
     first: int
-    parent: int
-    """`link` of the chunk before the first one; 0: there is none."""
+    parent: bytes
+    """Hash of the chunk before the first one; empty: there is none."""
     hashes: Sequence[bytes]
     encoded: Sequence[bytes]
     space: KeySpace | None = None
@@ -79,6 +82,8 @@ class IndexFeed:
         self.dropped = self.without_tokens = self.overruns = 0
         """Chunks since the start: that were dropped because too many came at once, and that were stored while their tokens
         were not known.  And how often the journal was read too late."""
+        self.journal: TokensJournal | None = None
+        """Gets each chunk that is indexed, where other servers are to find it."""
         self.failure = ""
         """Why nothing is indexed any more."""
         self._closing = threading.Event()
@@ -102,7 +107,7 @@ class IndexFeed:
 
     def _heard(self, read: ReadTokens) -> None:
         first = len(read.hashes) - len(read.tokens)
-        parent = link(read.hashes[first - 1]) if first else 0
+        parent = read.hashes[first - 1] if first else b""
         self._enqueue(_Read(first, parent, read.hashes[first:], [bytes(each) for each in read.tokens]))
 
     def stored(self, space: KeySpace, hashes: Sequence[bytes], tokens: Sequence[int], places: Sequence[int]) -> None:
@@ -111,7 +116,7 @@ class IndexFeed:
         head = len(self._header)
         for at in places:
             encoded = encode(tokens[at * size : (at + 1) * size])[head:]
-            parent = link(hashes[at - 1]) if at else 0
+            parent = hashes[at - 1] if at else b""
             self._enqueue(_Read(at, parent, [hashes[at]], [encoded], space))
 
     def note(self, there: Sequence[Match], gone: Sequence[Match]) -> None:
@@ -212,7 +217,7 @@ class IndexFeed:
         parent, now = read.parent, self._clock.monotonic()
         for at, (chunk_hash, encoded) in enumerate(zip(read.hashes, read.encoded, strict=True), read.first):
             tokens = _Tokens(at, parent, encoded, now)
-            parent = link(chunk_hash)
+            parent = chunk_hash
             if read.space:
                 self._index_chunk(read.space, chunk_hash, tokens)
             else:
@@ -240,8 +245,12 @@ class IndexFeed:
 
     def _index_chunk(self, space: KeySpace, chunk_hash: bytes, tokens: _Tokens) -> None:
         decoded = self._decode(self._header + tokens.encoded)
-        if decoded[-1] != PADDING:  # the end of a prompt, which is shorter than a chunk
-            self._index.add(space, decoded, chunk_hash, tokens.place, tokens.parent)
+        if decoded[-1] == PADDING:  # the end of a prompt, which is shorter than a chunk
+            return
+        is_new = self._index.add(space, decoded, chunk_hash, tokens.place, link(tokens.parent))
+        if is_new and self.journal is not None:
+            words = array("I", decoded).tobytes()
+            self.journal.add(ChunkTokens(space, chunk_hash, tokens.parent, tokens.place, words))
 
 
 def _weight(item: _Read | _Note) -> int:

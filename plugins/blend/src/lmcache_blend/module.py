@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from lmcache_blend.choice import answer_of, choose, is_own
 from lmcache_blend.feed import IndexFeed
 from lmcache_blend.reads import SegmentReads
-from lmcache_blend.settings import BlendSettings
+from lmcache_blend.settings import CHUNK_SIZE, BlendSettings
 from lmcache_blend_index import ChunkIndex, Match
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots
 from lmcache_client.engine_key import MAX_TOKENS, PADDING, TokenSequence
@@ -92,7 +92,12 @@ class BlendModule(RequestModule):
         """Since the server started, but for `chunks`, `spaces` and `reads_prepared`."""
         with self._lock:
             refused = dict(self._reasons)
-        return {**self.counts(), "refused": refused, "index_failure": self.feed.failure}
+        return {
+            **self.counts(),
+            "refused": refused,
+            "index_failure": self.feed.failure,
+            "member_metadata": {CHUNK_SIZE: [str(self._context.chunk_tokens)]},
+        }
 
     def counts(self) -> dict[str, int]:
         index, feed = self.index, self.feed

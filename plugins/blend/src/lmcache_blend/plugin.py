@@ -31,3 +31,9 @@ def lmcache_services() -> Sequence[Offer]:
 def lmcache_settings() -> Sequence[SettingGroup]:
     settings = "lmcache_blend.settings"
     return [SettingGroup("Blending", f"{settings}:BlendFlags", f"{settings}:apply")]
+
+
+@hookimpl(optionalhook=True)
+def lmcache_coordinator_views() -> Sequence[Offer]:
+    about, module = "Chunks of all servers by their tokens, for servers that blend", "lmcache_blend.view"
+    return [Offer("blend", about, f"{module}:BlendView", f"{module}:ViewSettings")]

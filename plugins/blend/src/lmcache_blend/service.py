@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core import ConfigError, Sample, SampleKind, ServerInfo, Service, ServiceContext
@@ -58,6 +58,8 @@ class BlendService(Service):
                 "use --supported-transfer-mode auto or engine_driven"
             )
         self._blends = "blend" in types
+        self._context = context
+        self._leave: Callable[[], object] = lambda: None
         self._module: BlendModule | None = None
 
     def start(self, server: ServerInfo) -> None:
@@ -65,9 +67,14 @@ class BlendService(Service):
             from lmcache_blend.module import MODULES  # here, because most servers do without it
 
             self._module = MODULES.get(server.boot_id)
+        if self._module is not None and self._context.value_at("coordinator_url"):
+            from lmcache_fleet.tokens import JOURNALS, TokensJournal
+
+            self._module.feed.journal = JOURNALS[server.boot_id] = TokensJournal()
+            self._leave = lambda: JOURNALS.pop(server.boot_id, None)
 
     def close(self) -> None:
-        """Nothing is its own."""
+        self._leave()
 
     def samples(self) -> Sequence[Sample]:
         if self._module is None:

@@ -10,6 +10,8 @@ from pydantic import Field
 from lmcache_core import PluginSettings
 
 CHUNKS_MAX: Final = 10_000_000
+CHUNK_SIZE: Final = "blend_chunk_size"
+"""By this name a member of a fleet that blends says its chunk size."""
 
 
 class BlendSettings(PluginSettings):

@@ -16,8 +16,9 @@ from lmcache_client.errors import ConfigError
 from lmcache_coordinator.coordinator import Coordinator
 from lmcache_coordinator.settings import is_loopback, parser, read_settings, view_settings
 from lmcache_coordinator.views import Views, installed
-from lmcache_core import Command, CommandContext, EvictionPolicy, SystemClock
+from lmcache_core import Command, CommandContext, EvictionPolicy, HttpRoute, SystemClock
 from lmcache_fleet.state import open_state
+from lmcache_fleet.view import Question
 from lmcache_http.plugin_calls import PluginCalls
 from lmcache_http.server import HttpLimits, HttpServer, TlsFiles
 from lmcache_http.tokens import Scope, Tokens
@@ -122,12 +123,16 @@ def _app(coordinator: Coordinator, tokens: Tokens | None, calls: PluginCalls) ->
     """Raises ConfigError."""
     # imported here: the command's flags are read without a web framework
     from lmcache_coordinator.routes import ABOUT, coordinator_routes
+    from lmcache_coordinator.routes.requests import ASKS
     from lmcache_http.application import http_app
-    from lmcache_http.plugin_routes import described_plugin_routes, plugin_routes
+    from lmcache_http.plugin_routes import Allowance, described_plugin_routes, plugin_routes
+
+    def allow(route: HttpRoute) -> Allowance:
+        return Allowance(ASKS, route.body_bytes_max) if isinstance(route, Question) else Allowance()
 
     routes = coordinator_routes(coordinator)
     added = coordinator.views.routes(path for route in routes for path in route.paths)
-    return http_app(ABOUT, routes, tokens, plugin_routes(added, calls), described_plugin_routes(added))
+    return http_app(ABOUT, routes, tokens, plugin_routes(added, calls, allow), described_plugin_routes(added, allow))
 
 
 COMMAND: Final = Command(run, lambda: [parser()])

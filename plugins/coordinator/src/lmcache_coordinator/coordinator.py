@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -26,7 +26,7 @@ from lmcache_coordinator.settings import CoordinatorSettings
 from lmcache_coordinator.stale_entries import StaleEntries
 from lmcache_coordinator.usage import SharedUsage
 from lmcache_coordinator.views import Views
-from lmcache_core import Clock, EvictionPolicy, salt_text
+from lmcache_core import Clock, EvictionPolicy, KeySpace, salt_text
 from lmcache_fleet.messages import (
     L1,
     NOTHING,
@@ -74,6 +74,7 @@ class Coordinator:
         self.views = views or Views({})
         self.settings = settings
         self.placements = Placements()
+        self.views.begin(self._is_there)
         self.usage = SharedUsage(new_policy, clock, settings.instance_timeout)
         self.quotas = Quotas(state, settings.default_quota_bytes, "default_quota_gb" in settings.model_fields_set)
         self.journals = Journals(
@@ -151,6 +152,10 @@ class Coordinator:
                 places.extend({numbers[owner] for owner in owners[begin:end] if owner in numbers})
                 ends.append(len(places))
         return LookupReply(tuple(key_owners), ends.tobytes(), places.tobytes())
+
+    def _is_there(self, space: KeySpace, hashes: bytes) -> Sequence[bool]:
+        ends, _ = self.placements.find(space_number(space.tail), hashes)
+        return [end > begin for begin, end in pairwise((0, *ends))]
 
     def _commands(self, instance: str) -> tuple[Command, ...]:
         commands: list[Command] = [*self.journals.to_list(instance), *self.eviction.commands(instance)]

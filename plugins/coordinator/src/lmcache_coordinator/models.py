@@ -141,6 +141,8 @@ class Recorded(Answer):
 
 
 class DirectoryStats(Answer):
+    """Beside these, the figures of views, under their names."""
+
     keys_by_location: list[LocationCount]
     size_bytes: int
 

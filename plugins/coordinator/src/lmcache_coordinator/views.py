@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from lmcache_client.errors import ConfigError
 from lmcache_core import Offer, PluginRoute
 from lmcache_fleet.messages import Page
-from lmcache_fleet.view import KIND, CoordinatorView
+from lmcache_fleet.view import KIND, CoordinatorView, IsThere
 from lmcache_http.route_checks import route_check
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,20 @@ class Views:
             views[offer.name] = view
         return cls(views)
 
+    def begin(self, is_there: IsThere) -> None:
+        for name, view in self._views:
+            self._call(name, view.begin, is_there)
+
+    def refusal(self, metadata: Mapping[str, Any]) -> str:
+        """Of the first one that refuses a server that says this of itself."""
+        found = (self._call(name, view.refusal, metadata) for name, view in self._views)
+        return next((why for why in found if why), "")
+
+    def figures(self) -> dict[str, Mapping[str, int]]:
+        """By the name of the view."""
+        found = {name: self._call(name, view.figures) for name, view in self._views}
+        return {name: figures for name, figures in found.items() if figures}
+
     def see(self, page: Page) -> bool:
         """Does one of them take such pages?"""
         return any(page.content in view.types for _, view in self._views)
@@ -87,9 +101,11 @@ class Views:
         for name, view in self._views:
             self._call(name, view.close)
 
-    def _call(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """None where it fails."""
         try:
-            function(*arguments)
+            return function(*arguments)
         except Exception:  # a plugin's boundary
             self.failures[name] += 1
             logger.exception("coordinator view failed name=%s", name)
+            return None

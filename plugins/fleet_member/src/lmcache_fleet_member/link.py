@@ -49,6 +49,7 @@ from lmcache_fleet.messages import (
     decode_reply,
     encode,
 )
+from lmcache_fleet.tokens import JOURNALS, TOKENS, TokensJournal, tokens_page
 from lmcache_fleet_member.freezing import Freezes
 from lmcache_fleet_member.settings import MemberSettings
 
@@ -90,6 +91,8 @@ class Link:
         self._is_registered = False
         self._registered_metadata: Mapping[str, Any] = {}
         self._expects: Mapping[str, int] = {}
+        self._types: Sequence[str] = ()
+        """Of pages that views of the coordinator ask for."""
         self._epochs: dict[str, int] = {}
         """Of feeds, by name: those of which the coordinator has taken a page."""
         self._said: Mapping[str, int] | None = None
@@ -156,7 +159,8 @@ class Link:
             self._to_report.add(self._not_deleted.get())
         not_deleted = tuple(self._to_report)[:SOURCES_MAX]
         feeds = self._feeds()
-        names = {feed.name: feed.epoch for feed in feeds}
+        tokens = JOURNALS.get(self._about.boot_id) if TOKENS in self._types else None
+        names = {feed.name: feed.epoch for feed in feeds} | ({tokens.name: tokens.epoch} if tokens else {})
         is_due = time.monotonic() - self._heard_at >= self._settings.heartbeat_interval
         if is_due and self._metadata() != self._registered_metadata:
             self._post_registration()
@@ -168,6 +172,8 @@ class Link:
             self._to_report.difference_update(not_deleted)
         for feed in feeds:
             self._send_news(feed)
+        if tokens:
+            self._send_tokens(tokens)
         if self._failures:
             logger.info("coordinator is back url=%s", self.url)
             self._failures = 0
@@ -254,7 +260,26 @@ class Link:
             if self._awaited(feed) == expected:
                 return  # nothing moved: not at once again
 
-    def _awaited(self, feed: ResidencyFeed) -> int | None:
+    def _send_tokens(self, journal: TokensJournal) -> None:
+        """Until the coordinator has all.  What is not kept any more is passed over by an empty snapshot."""
+        while not self._stopping.is_set():
+            expected = self._awaited(journal)
+            first, chunks = journal.read(expected or 0)
+            about = self._names(journal)
+            if first != expected:
+                self._snapshots += 1
+                page = SnapshotPage(
+                    **about, content=TOKENS, snapshot=self._snapshots, begins_at=first, page=0, last=True
+                )
+                self._obey(self._post("/fleet/snapshot", encode(page)))
+                self._epochs[journal.name] = journal.epoch
+            elif chunks:
+                self._sent_keys += len(chunks)
+                self._obey(self._post("/fleet/journal", encode(tokens_page(about, first, chunks))))
+            if self._awaited(journal) == expected:
+                return
+
+    def _awaited(self, feed: ResidencyFeed | TokensJournal) -> int | None:
         """None: nothing is known of it.  A number of an adapter that had its name before does not count."""
         return self._expects.get(feed.name) if self._epochs.get(feed.name) == feed.epoch else None
 
@@ -297,7 +322,7 @@ class Link:
         self._obey(self._post("/fleet/snapshot", encode(page)))
         self._epochs[feed.name] = feed.epoch
 
-    def _names(self, feed: ResidencyFeed) -> dict[str, Any]:
+    def _names(self, feed: ResidencyFeed | TokensJournal) -> dict[str, Any]:
         return {
             "instance": self._about.instance_id,
             "incarnation": self._about.boot_id,
@@ -318,7 +343,7 @@ class Link:
     # --- what the coordinator wants
 
     def _obey(self, reply: Reply) -> None:
-        self._expects = reply.expects
+        self._expects, self._types = reply.expects, reply.types
         self._freezes.asked(self.url + self.address, max((each.seconds for each in _freezes(reply)), default=0.0))
         for command in reply.commands:
             if isinstance(command, DeleteKeys):

@@ -152,7 +152,9 @@ def directory_routes(coordinator: Coordinator) -> Sequence[BaseRouteHandler]:
             LocationCount(instance_id=each.instance, worker=each.worker, source=each.source, keys=keys)
             for each, keys in sorted(counts.items())
         ]
-        return DirectoryStats(keys_by_location=rows, size_bytes=coordinator.placements.size_bytes()).model_dump()
+        figures = await call(coordinator.views.figures)
+        stats = DirectoryStats(keys_by_location=rows, size_bytes=coordinator.placements.size_bytes())
+        return {**figures, **stats.model_dump()}
 
     @post(
         "/directory/lookup",

@@ -22,7 +22,7 @@ from lmcache_http.reading import path_part, read_body
 if TYPE_CHECKING:
     from lmcache_coordinator.coordinator import Coordinator
 
-_TAKEN: Final = {409: "the id is another server's"}
+_TAKEN: Final = {409: "the id is another server's, or a view cannot have such a server"}
 
 
 class Module(Answer):
@@ -91,6 +91,8 @@ def instance_routes(coordinator: Coordinator, states: StateCalls) -> Sequence[Ba
     async def register(request: Request[Any, Any, Any]) -> dict[str, Any]:
         asked = await read_body(request, Register)
         secret = callers.secret(request, asked.instance_id)
+        if why := await call(coordinator.views.refusal, asked.metadata):
+            raise ProblemError(HTTPStatus.CONFLICT, f"instance '{asked.instance_id}': {why}")
         says = Registration(
             ip=asked.ip or (request.client.host if request.client else ""),
             http_port=asked.http_port,

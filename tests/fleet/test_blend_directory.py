@@ -1,0 +1,102 @@
+"""Servers that blend find each other's documents: real servers, a coordinator, and clients without a model."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from lmcache_devkit.fake_engine import FakeEngine
+from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
+from tests.peers.site import CHUNK_TOKENS, PeerServer, until
+
+CHUNKS: Final = 4
+DOCUMENT: Final = list(range(5000, 5000 + CHUNKS * CHUNK_TOKENS))
+OTHER: Final = list(range(9000, 9000 + CHUNKS * CHUNK_TOKENS))
+QUESTION: Final = [7, 8, 9]
+
+
+class BlendFleet:
+    def __init__(self, folder: Path, stack: ExitStack, servers: int) -> None:
+        flags = ("--blend-chunk-size", str(CHUNK_TOKENS), "--instance-timeout", "5")
+        self.coordinator = stack.enter_context(CoordinatorProcess(folder, *flags))
+        self.servers = [
+            PeerServer(
+                f"s{number}", self.coordinator.url, folder, "--engine-type", "blend", address=f"127.0.0.{1 + number}"
+            )
+            for number in range(servers)
+        ]
+        for server in self.servers:
+            stack.enter_context(server.process)
+        self.engines = [stack.enter_context(server.engine()) for server in self.servers]
+        until(lambda: all(server.status()["members"] == servers for server in self.servers))
+
+    def store(self, engine: FakeEngine, tokens: Sequence[int]) -> None:
+        """Until the coordinator knows where it is."""
+        assert engine.store(tokens, "store")
+        engine.end("store")
+        until(lambda: len(self.ask(tokens)["matches"]) == len(tokens) // CHUNK_TOKENS)
+
+    def ask(self, tokens: Sequence[int], **more: Any) -> Any:
+        asked = {"tokens_b64": base64.b64encode(array("I", tokens)).decode(), "model_name": "model"} | more
+        answer = self.coordinator.ask("POST", "/directory/blend-lookup", asked)
+        assert answer.status == 200, answer
+        return answer.body
+
+    def figures(self) -> dict[str, int]:
+        figures: dict[str, int] = self.coordinator.ask("GET", "/directory/stats").body["blend"]
+        return figures
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[BlendFleet]:
+    with ExitStack() as stack:
+        yield BlendFleet(tmp_path, stack, 3)
+
+
+def test_the_coordinator_says_what_any_server_has_of_a_prompt(fleet: BlendFleet) -> None:
+    first, second, _ = fleet.engines
+    fleet.store(first, DOCUMENT)
+    fleet.store(second, OTHER)
+    prompt = [*QUESTION, *OTHER, *DOCUMENT]
+    matches = fleet.ask(prompt)["matches"]
+    starts = [len(QUESTION) + at * CHUNK_TOKENS for at in range(2 * CHUNKS)]
+    assert [(each["old_st"], each["cur_st"]) for each in matches] == [
+        (at % CHUNKS * CHUNK_TOKENS, start) for at, start in enumerate(starts)
+    ]
+    assert [each["parent_hash"] for each in matches[1:CHUNKS]] == [each["chunk_hash"] for each in matches[: CHUNKS - 1]]
+    assert matches[0]["parent_hash"] == ""
+    for more in ({"cache_salt": "tenant"}, {"world_size": 2}, {"layout": "00" * 16}, {"model_name": "another"}):
+        assert fleet.ask(prompt, **more) == {"matches": []}
+    assert fleet.figures() | {"num_lookups": 0} == {
+        "num_chunks": 2 * CHUNKS,
+        "num_namespaces": 1,
+        "table_size": 1 << 22,
+        "num_lookups": 0,
+        "num_refused_pages": 0,
+    }
+    first.scheduler.clear()
+    until(lambda: len(fleet.ask(prompt)["matches"]) == CHUNKS)  # what no server has is not named
+    fleet.servers[1].process.kill()
+    until(lambda: not fleet.ask(prompt)["matches"])
+
+
+def test_a_coordinator_that_starts_again_knows_it_within_a_full_sync(fleet: BlendFleet) -> None:
+    fleet.store(fleet.engines[0], DOCUMENT)
+    fleet.coordinator.kill()
+    fleet.coordinator.start()
+    until(lambda: len(fleet.ask(DOCUMENT)["matches"]) == CHUNKS)
+
+
+def test_a_member_with_another_chunk_size_is_refused(tmp_path: Path) -> None:
+    with CoordinatorProcess(tmp_path) as coordinator:
+        server = PeerServer("s0", coordinator.url, tmp_path, "--engine-type", "blend")
+        with server.process:
+            until(lambda: "chunks of 16 tokens" in server.process.log)
+            assert "--blend-chunk-size is 256" in server.process.log
+            assert coordinator.ask("GET", "/instances").body["instances"] == []
