@@ -2,8 +2,8 @@
 
 Behind the model it is given a file of JSON that the test writes before it asks.  `vllm` are options of the engine, read when it
 starts, and `installed` is a folder of distributions that it finds then; `row_tokens` cuts the rows of passes, `step_tokens`
-their slices; `fault` is a planted one: `unturned` and `swapped` segments, a `pass` that fails, and from the start a wrong
-`base` of the rotation.
+their slices; `fault` is a planted one: `unturned`, `swapped` and `repeated` segments, a `pass` that fails, and from the start a
+wrong `base` of the rotation.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _write_wrong(self: Any, chunk: int, chunk_tokens: int, tokens: range, blocks
 
 
 def _read_wrong(task: Any, order: Any, registration: Any, slots: Any, pages: Any) -> Any:
-    swapped = slots[::-1] if _control("fault") == "swapped" else slots
-    return _read(task, order, registration, swapped, pages)
+    wrong = {"swapped": slots[::-1], "repeated": [*slots[:1], *slots[:-1]]}.get(_control("fault"), slots)
+    return _read(task, order, registration, wrong, pages)
 
 
 def _step(self: Any, steps: Any) -> Any:

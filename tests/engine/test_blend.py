@@ -95,12 +95,12 @@ class BlendSite:
             self.engine.start()
             for document in DOCUMENTS:
                 self.engine.ask([[*document, 5]], max_tokens=1)
-            self._wait_indexed(DOCUMENT_TOKENS // CHUNK_TOKENS)
+            self.wait_indexed(DOCUMENT_TOKENS // CHUNK_TOKENS)
         except BaseException:
             self.close()
             raise
 
-    def _wait_indexed(self, chunks: int) -> None:
+    def wait_indexed(self, chunks: int) -> None:
         """An answer waits neither for what is stored of its prompt nor for the index."""
         deadline = time.monotonic() + STORED_SECONDS
         while (added := self.server.status()["modules"]["blend"]["chunks_added"]) < chunks:
@@ -124,6 +124,13 @@ def counts(answer: Answer) -> tuple[int, int]:
     blend = answer.kv_transfer_params["lmcache.blend"]
     assert "reused_tokens" in blend, f"it was not blended: {blend}"
     return blend["reused_tokens"], blend["recomputed_tokens"]
+
+
+def kept(answer: Answer) -> int:
+    """Tokens that were taken as an earlier turn has left them."""
+    assert answer.kv_transfer_params is not None
+    tokens: int = answer.kv_transfer_params["lmcache.blend"]["kept_tokens"]
+    return tokens
 
 
 def assert_exact(site: BlendSite, reference: Reference, seed: int, params: Mapping[str, Any] = ALL_COMPUTED) -> None:
@@ -224,6 +231,34 @@ def test_a_chunk_behind_a_hole_in_its_own_prefix_is_exact(
 
 
 @pytest.mark.alone
+@pytest.mark.slow
+def test_a_second_turn_takes_what_the_first_one_has_left_and_no_other_request_does(
+    engine_environment: None, reference: Reference, tmp_path: Path
+) -> None:
+    """The same turn once more computes nothing but its first chunk and its end, over the same KV: its answer is the same."""
+    turns = [prompt(900), prompt(900) + random_prompt(901, 200)]
+    left = [len(turn) // CHUNK_TOKENS - 1 for turn in turns]
+    site = BlendSite(tmp_path, extra={**BLENDS, "lmcache.blend_keep": True})
+    try:
+        assert kept(site.ask(turns[0], NONE_COMPUTED)) == 0
+        site.wait_indexed(DOCUMENT_TOKENS // CHUNK_TOKENS + left[0])
+        second = site.ask(turns[1], NONE_COMPUTED)
+        assert kept(second) == left[0] * CHUNK_TOKENS
+        site.wait_indexed(DOCUMENT_TOKENS // CHUNK_TOKENS + left[1])
+        again = site.ask(turns[1], NONE_COMPUTED)
+        assert kept(again) == counts(again)[0] == left[1] * CHUNK_TOKENS
+        assert again.says_the_same_as(second)
+        site.control(fault="repeated")  # swapped, they would be the same keys for what is behind them
+        assert not site.ask(turns[1], NONE_COMPUTED).says_the_same_as(second), "other chunks pass for right ones"
+        site.control()
+        exact = site.engine.ask_with(turns[1], {"lmcache.blend": False})
+        assert exact.cached_tokens == CHUNK_TOKENS, "what the second turn has computed with nothing before it"
+        assert_right([exact], reference.answers([turns[1]]))
+        assert not exact.says_the_same_as(second), "nothing was approximate here"
+    finally:
+        site.close()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_workers_choose_alike_and_are_exact(engine_environment: None, reference: Reference, tmp_path: Path) -> None:

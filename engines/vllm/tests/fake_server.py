@@ -107,7 +107,7 @@ class FakeServer:
         }
         while start + size <= len(tokens):
             own = self.name(waiting.key, tokens, start // size) if start in own_starts else None
-            names = [name for name in self.objects if name[0] == waiting.key.cache_salt]
+            names = [name for name in self.objects if name[0] == space_of(waiting.key)]
             alike = [name for name in names if name[-size:] == tokens[start : start + size]]
             if own_starts.intersection(range(start + 1, start + size)):
                 alike = []
@@ -131,7 +131,7 @@ class FakeServer:
             self.objects.pop(name, None)
 
     def name(self, key: Any, tokens: Sequence[int], chunk: int) -> tuple[Any, ...]:
-        return (key.cache_salt, *tokens[: (chunk + 1) * self.chunk_tokens])
+        return (space_of(key), *tokens[: (chunk + 1) * self.chunk_tokens])
 
     def put(self, transfer: Any, contents: Sequence[Content]) -> None:
         tokens = msgspec.msgpack.decode(transfer.tokens)
@@ -202,6 +202,12 @@ class FakeServer:
         waiting = self.pending.pop(request_id, None)
         if waiting:
             waiting.future.set_result(BlendAnswer() if waiting.blends else 0)
+
+
+def space_of(key: Any) -> str:
+    """A salt, and what is approximate apart from what is exact: of a lookup's key, of a transfer, of a request as it came."""
+    approximate = getattr(key, "approximate", False) or getattr(key, "model_name", "").endswith("##blend")
+    return f"{key.cache_salt}{'##blend' if approximate else ''}"
 
 
 def _hash(name: tuple[Any, ...]) -> bytes:

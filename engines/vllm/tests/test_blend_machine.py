@@ -9,13 +9,14 @@ from random import Random
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.test_scheduler_machine import CHUNK, FULL, Schedules
 from engines.vllm.tests.vllm_blends import BlendRank, Ranks
 from engines.vllm.tests.vllm_model import VllmModel
 from engines.vllm.tests.vllm_steps import kv_of
+from engines.vllm.tests.vllm_worker import ABSENT
 from lmcache_vllm.blend_choice import BlendChoice
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.request_facts import RequestFacts
@@ -34,6 +35,8 @@ PROMPTS = [
     ONE,
     ONE + [8] * 9 + THREE,
     ONE + THREE + TWO + THREE,
+    [4] + ONE + TWO,
+    TWO + ONE + [1, 2, 3] + [6] * 12,
 ]
 BLEND = BlendChoice("none", (0.15,))
 
@@ -49,6 +52,7 @@ class BlendSchedules(Schedules):
         save_tail=st.booleans(),
         at_once=st.booleans(),
         eager=st.sampled_from([0, 2]),
+        keep=st.booleans(),
     )
     def start(
         self,
@@ -59,6 +63,7 @@ class BlendSchedules(Schedules):
         save_tail: bool,
         at_once: bool,
         eager: int,
+        keep: bool = False,
     ) -> None:
         self.time = 0.0
         self.server = FakeServer(CHUNK, answers_at_once=at_once, accepts=True, blends=True, ranks=RANKS)
@@ -69,6 +74,7 @@ class BlendSchedules(Schedules):
             eager_lookups=eager,
             blend="all",
             blend_min_tokens=4,
+            blend_keep=keep,
         )
         self.side = SchedulerSide(
             chosen,
@@ -138,6 +144,17 @@ class BlendSchedules(Schedules):
     def evict(self, data: st.DataObject) -> None:
         self.server.evict(data.draw(st.sampled_from(sorted(self.server.objects))))
 
+    @invariant()
+    def nothing_approximate_has_an_exact_name(self) -> None:
+        """And whatever has one is the KV of its own tokens."""
+        for (space, *tokens), content in self.server.objects.items() if hasattr(self, "server") else ():
+            if space.endswith("##blend"):
+                assert len(tokens) > self.server.chunk_tokens, "the first chunk is never kept"
+                continue
+            start = len(tokens) - len(content)
+            for position, seen in enumerate(content, start):
+                assert seen in (kv_of(space, tokens, position), ABSENT), "approximate KV has an exact name"
+
     def teardown(self) -> None:
         if hasattr(self, "time"):
             self.time += 1.0
@@ -164,4 +181,18 @@ def test_a_prompt_in_another_order_is_blended(ahead: int) -> None:
             machine.steps_without_delay()
     assert machine.ranks.ranks[0].blended_tokens > 0
     assert machine.side.take_counts()["blend_requests"] >= 1
+    machine.teardown()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_second_turn_takes_what_the_first_one_has_left(ahead: int) -> None:
+    machine = BlendSchedules()
+    machine.start(ahead, False, 30, save_decode=False, save_tail=False, at_once=True, eager=2, keep=True)
+    first = TWO + ONE + [1] * 8
+    for prompt, blend, taken in ((first, BLEND, 0), (first + [2] * 12, BLEND, 16), (first + [2] * 13, None, 16)):
+        machine.add(prompt, 1, "", blend)
+        for _ in range(8):
+            machine.steps_without_delay()
+        assert machine.ranks.ranks[0].kept_tokens == taken
+    assert machine.side.take_counts()["blend_kept_tokens"] == 16
     machine.teardown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import reduce
@@ -118,6 +119,7 @@ def test_a_blend_is_counted_and_answered() -> None:
         "reused_tokens": 12,
         "recomputed_tokens": 4,
         "gap_tokens": 3,
+        "kept_tokens": 0,
         "selector": "lego_link",
         "recompute_ratios": [0.15],
     }
@@ -128,6 +130,7 @@ def test_a_blend_is_counted_and_answered() -> None:
         "blend_reused_tokens": 12,
         "blend_recomputed_tokens": 4,
         "blend_gap_tokens": 3,
+        "blend_kept_tokens": 0,
         "blend_seconds": 2.0,
     }
 
@@ -202,6 +205,122 @@ def test_a_preempted_request_is_clean_and_blended_again() -> None:
     assert again.id != load.id
     ended(found, load, 0, 19, 0)  # of the first one
     assert found.step(END, 5).stores == ()
+
+
+# What is kept
+
+KEEPING = replace(BLENDING, blend_keep=True)
+
+
+def left(rig: Rig, *ends: int) -> None:
+    """An earlier turn of the prompt's conversation has left the chunks that end there."""
+    for end in ends:
+        rig.server.objects["##blend", *PROMPT.tokens[:end]] = ()
+
+
+def test_what_is_approximate_is_stored_under_a_name_of_its_own() -> None:
+    found = rig(replace(KEEPING, save_decode=True))
+    load = begin(found)
+    loaded(found, load, True, True)
+    ended(found, load, 12, 4, 3)
+    stores = [*found.step(END, 5).stores, *found.step(32, 8).stores]
+    assert [(store.start, store.end, store.approximate) for store in stores] == [(8, 32, True)]
+    found.step(preempted=frozenset({"r"}))
+    assert found.side.matched_tokens("r", 0) == (END, True)
+
+
+def test_the_first_chunk_is_not_kept() -> None:
+    found = rig(KEEPING)
+    load = begin(found, replace(PROMPT, tokens=[1, 2, 3, *DOCUMENT, *[9] * 13]))
+    loaded(found, load, True, True)
+    ended(found, load, 12, 4, 3)
+    assert [(store.start, store.end) for store in found.step(31, 1).stores] == [(8, 32)]
+
+
+@pytest.mark.parametrize("choice", [None, CHOICE])
+def test_what_is_exact_is_not_kept(choice: BlendChoice | None) -> None:
+    found = rig(KEEPING)
+    load = begin(found, replace(PROMPT, blend=CHOICE))
+    loaded(found, load, True, True)
+    ended(found, load, 0, 16, 3)
+    assert [(store.start, store.approximate) for store in found.step(END, 5).stores] == [(8, False)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "segments", "kept"),
+    [
+        ((16, 24, 32), [8, 16, 24], {8, 16, 24}),
+        ((16,), [8, 19], {8}),
+        ((24,), [16], {16}),
+        ((32,), [11, 24], {24}),
+        ((), [11, 19], set()),
+    ],
+)
+def test_what_an_earlier_turn_has_left_wins_over_what_is_moved(
+    ends: Sequence[int], segments: list[int], kept: set[int]
+) -> None:
+    found = rig(KEEPING)
+    left(found, *ends)
+    load = begin(found)
+    assert [part.start for part in load.segments] == segments
+    assert load.kept == kept
+    loaded(found, load, *[True] * len(segments))
+    ended(found, load, 8 * len(segments), 0, 0)
+    assert found.step(31, 1).stores[-1].approximate
+    assert found.side.blend_answer("r")["kept_tokens"] == 8 * len(kept) - (32 in ends)  # type: ignore[index]
+    assert not held(found)
+
+
+def test_what_is_exact_wins_over_what_an_earlier_turn_has_left() -> None:
+    found = rig(KEEPING)
+    left(found, 16, 24, 32)
+    found.store(PROMPT, 24)
+    del found.server.objects["", *PROMPT.tokens[:16]]
+    load = begin(found)
+    assert [part.start for part in load.segments] == [8, 16, 24]
+    assert load.kept == {8, 24}
+
+
+def test_only_requests_that_blend_find_what_is_kept() -> None:
+    found = rig(KEEPING)
+    left(found, 16, 24, 32)
+    plan = found.load(replace(PROMPT, blend=None))
+    assert (plan.blend_loads, [load.end for load in plan.loads]) == ((), [8])
+    assert not any("##blend" in key.model_name for key in found.server.keys)
+
+
+def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    found = rig()
+    left(found, 16, 24, 32)
+    assert begin(found).kept == frozenset()
+
+
+def test_what_is_kept_of_other_prompts_is_released_at_once() -> None:
+    found = rig(KEEPING)
+    found.server.objects["##blend", *[7] * 8, *DOCUMENT[:8]] = ()
+    found.side.on_new_request(PROMPT)
+    assert found.side.matched_tokens("r", 0) == (END, True)
+    assert not found.server.segments.get("r##blend")
+
+
+@pytest.mark.parametrize("request_id", ["r", "r##blend"])
+def test_both_answers_are_waited_for_and_an_abort_ends_both(request_id: str) -> None:
+    found = rig(KEEPING, at_once=False)
+    found.side.on_new_request(PROMPT)
+    found.server.answer(request_id)
+    assert found.side.matched_tokens("r", 0) == (None, False)
+    found.side.on_finished("r")
+    assert not held(found)
+
+
+def test_an_answer_of_what_is_kept_that_makes_no_sense() -> None:
+    found = rig(KEEPING, at_once=False)
+    found.side.on_new_request(PROMPT)
+    found.server.answer("r")
+    found.server.pending.pop("r##blend").future.set_result(BlendAnswer(3, ()))
+    assert found.side.matched_tokens("r", 0) == (0, False)
+    assert found.side.take_counts()["failed_lookups:error"] == 1
+    assert not held(found)
 
 
 # Ends that are not good ones

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -179,6 +179,17 @@ def test_the_prompts_own_chunks_are_never_computed_again() -> None:
     load = order(segment(0, 16), segment(32, 64, 32, exact=True), selector="full")
     assert run(blending(model), step(load)) == {1: BlendResult(32, 16, 16)}
     assert model.passes == [([*range(32)], None)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "ratio", "computed"), [("none", 0.15, 0), ("lego_link", 0.5, 8), ("full", 0.15, 48)]
+)
+def test_what_an_earlier_turn_has_left_is_computed_only_where_all_is(
+    selector: str, ratio: float, computed: int
+) -> None:
+    kept = segment(32, 64, 32, exact=True)
+    load = replace(order(segment(0, 16), kept, selector=selector, ratios=(ratio,)), kept=frozenset({32}))
+    assert run(blending(Model()), step(load)) == {1: BlendResult(48 - computed, computed, 16)}
 
 
 def test_chunks_of_one_chain_have_no_seam() -> None:
@@ -402,6 +413,27 @@ def test_a_segment_that_fails_is_left_out() -> None:
     assert found == BlendLoaded(1, True, (False, False, True))
     assert outcome.failure == "copy"
     assert pages.written == [(700, range(32), 64, 0)]
+
+
+def test_what_an_earlier_turn_has_left_is_asked_for_under_its_own_name() -> None:
+    class Sharing(Server):
+        def call(self, operation: Any, *payload: Any) -> BlendSlots:
+            key, segments, _ = payload
+            self.calls.append((key.model_name, key.request_id, [each.start for each in segments]))
+            return BlendSlots(tuple(SlotDescriptor(500 + each.start, 1, (), "") for each in segments))
+
+    pages, server = Pages(broken=[532]), Sharing([])
+    parts = segment(0, 16, 64), segment(32, 64, 32, exact=True), segment(64, 96, 64, exact=True), segment(96, 112)
+    load = replace(order(*parts, end=112), kept=frozenset({32, 64}))
+    found, outcome = loaded(server, pages, load)
+    assert found == BlendLoaded(1, True, (True, False, True, True))
+    assert (outcome.bytes, outcome.failure) == (64, "copy")
+    assert server.calls == [
+        ("model", "r1", [0, 96]),
+        (BLEND_COMMIT, "r1", 7),
+        ("model##blend", "r1##blend", [32, 64]),
+        (BLEND_COMMIT, "r1##blend", 7),
+    ]
 
 
 def test_a_segment_that_is_not_in_one_chunk_is_left_out() -> None:

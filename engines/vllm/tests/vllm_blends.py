@@ -15,7 +15,7 @@ from typing import Any
 from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.vllm_steps import Request, Step, Write, kv_of
 from engines.vllm.tests.vllm_worker import EMPTY, StepResults, WorkerModel
-from lmcache_vllm.metadata import BlendLoad, BlendLoaded, BlendResult, BlendStep, StepPlan, WorkerReport
+from lmcache_vllm.metadata import BlendLoad, BlendLoaded, BlendResult, BlendStep, StepPlan, WorkerReport, kept_id
 from lmcache_vllm.placement import CacheGroup
 
 TAINTED = "computed over other KV than its own"
@@ -52,7 +52,7 @@ class BlendRank(WorkerModel):
         self._ended: dict[str, set[int]] = {}
         self._approximate: set[str] = set()
         """Requests that may see KV that is not exact."""
-        self.blended_tokens = 0
+        self.blended_tokens = self.kept_tokens = 0
 
     # Blends
 
@@ -86,7 +86,12 @@ class BlendRank(WorkerModel):
                 self._scatter(load.prefix, contents)
         flags = []
         for segment in load.segments:
-            rows = None if chooses("fail", load.id) else self._server.fetch(load.request_id, segment.hash)
+            kept = segment.start in load.kept
+            held_for = kept_id(load.request_id) if kept else load.request_id
+            rows = None if chooses("fail", load.id) else self._server.fetch(held_for, segment.hash)
+            if kept and rows is not None:
+                assert self._requests[load.request_id].facts.blend is not None, "it did not ask to blend"
+                self.kept_tokens += len(rows)
             flags.append(rows is not None)
             for position in range(segment.start, min(segment.end, load.end)) if rows else ():
                 self._write(load, position, rows[position - segment.start])  # type: ignore[index]

@@ -14,7 +14,7 @@ from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.vllm_blocks import BlockPool
 from engines.vllm.tests.vllm_steps import Request, Step, Write, next_token
 from engines.vllm.tests.vllm_worker import StepResults, WorkerModel
-from lmcache_vllm.metadata import StepPlan
+from lmcache_vllm.metadata import StepPlan, kept_id
 from lmcache_vllm.placement import CacheGroup
 from lmcache_vllm.request_facts import RequestFacts, StepFacts
 from lmcache_vllm.scheduler import SchedulerSide
@@ -154,7 +154,8 @@ class VllmModel:
         chunk = self.server.chunk_tokens
         for request in self.running:
             assert not self.server.holds.get(request.id), f"{request.id} runs, and chunks are held for it"
-            assert not self.server.segments.get(request.id), f"{request.id} runs, and segments are held for it"
+            for held_for in (request.id, kept_id(request.id)):
+                assert not self.server.segments.get(held_for), f"{request.id} runs, and segments are held for it"
         for load in plan.loads:
             held = self.server.holds.get(load.request_id)  # None: the server went in the meantime
             assert held in (None, set(range(load.start // chunk, load.end // chunk))), f"{load.request_id} holds {held}"

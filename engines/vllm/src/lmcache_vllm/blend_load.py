@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,7 @@ import numpy as np
 
 from lmcache_client import EngineKey, LMCacheError, NoAnswerError, SlotDescriptor, encode_tokens
 from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment
-from lmcache_vllm.metadata import BlendLoad, BlendLoaded
+from lmcache_vllm.metadata import BlendLoad, BlendLoaded, kept_id
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_load import load
 from lmcache_vllm.transfer_registration import Registration
@@ -31,29 +32,46 @@ def load_blend(
     """Load the prefix and the segments of a blend; what became of them, and of the segments as one transfer. `task` is that of
     the prefix, and cancels both. Waits for the server; raises nothing because of it."""
     prefix = not task.chunks or not load(task, session, placement).failure
-    flags, outcome = _load_segments(task, order, session, placement, pages)
-    return BlendLoaded(1, prefix, flags), outcome
+    key = _whole(task.key(placement), order)
+    flags, outcome = _load_segments(task, _part(order, kept=False), key, session, pages)
+    if order.kept:
+        name = placement.key_name(task.transfer.variant, approximate=True)
+        key = msgspec.structs.replace(key, model_name=name, request_id=kept_id(order.request_id))
+        kept, more = _load_segments(task, _part(order, kept=True), key, session, pages)
+        flags, outcome = flags | kept, Outcome(outcome.bytes + more.bytes, outcome.failure or more.failure)
+    return BlendLoaded(1, prefix, tuple(segment.start in flags for segment in order.segments)), outcome
+
+
+def _part(order: BlendLoad, *, kept: bool) -> BlendLoad:
+    """The same, of the segments that an earlier turn has left, or of the others."""
+    return replace(order, segments=tuple(each for each in order.segments if (each.start in order.kept) is kept))
 
 
 def _load_segments(
-    task: TransferTask, order: BlendLoad, session: ServerSession, placement: Placement, pages: BlendPages
-) -> tuple[tuple[bool, ...], Outcome]:
-    nothing = (False,) * len(order.segments)
+    task: TransferTask, order: BlendLoad, key: EngineKey, session: ServerSession, pages: BlendPages
+) -> tuple[frozenset[int], Outcome]:
+    """Where those begin that were loaded."""
+    nothing: frozenset[int] = frozenset()
+    if not order.segments:
+        return nothing, Outcome()
     with session.use() as registration:
         if registration is None:
             return nothing, Outcome(failure="no_server")
         if registration.pages.chunk_tokens != task.transfer.chunk_tokens:
             return nothing, Outcome(failure="chunk_size")
         asked = time.monotonic()
-        channel, key = registration.channel, _whole(task.key(placement), order)
+        channel = registration.channel
         try:
             try:
                 reply = channel.call(BLEND_PREPARE, key, order.segments, registration.instance_id)
                 if reply.slots:  # a refusal may say that this worker is not known any more
                     registration.heard(asked)
-                return _read(task, order, registration, reply.of(len(order.segments)), pages)
+                flags, outcome = _read(task, order, registration, reply.of(len(order.segments)), pages)
+                return frozenset(
+                    each.start for each, there in zip(order.segments, flags, strict=True) if there
+                ), outcome
             finally:
-                channel.tell(BLEND_COMMIT, order.request_id, registration.instance_id)
+                channel.tell(BLEND_COMMIT, key.request_id, registration.instance_id)
         except NoAnswerError as error:
             logger.warning("segments were not answered request=%s reason=%s", order.request_id, error)
             session.suspect(registration)

@@ -4,7 +4,8 @@ A blend begins when vLLM gave its request blocks. Every rank loads what it can; 
 step names the blend, or a cancel ends it. It is over when all ranks have named the request as received, in any case.
 
 Whatever is computed over an approximate token is approximate: from the first moved token on a request is tainted, and
-nothing of it is stored. It is clean again when vLLM computes those tokens itself, or when a blend has computed all of them.
+nothing of it is stored, unless under the approximate name, which only requests that blend look up. It is clean again when
+vLLM computes those tokens itself, or when a blend has computed all of them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ class _Blend:
         """The first token that ranks may lack."""
         return self.step.start if self.step else 0
 
+    @property
+    def kept_tokens(self) -> int:
+        """That were loaded as an earlier turn has left them."""
+        if self.step is None:
+            return 0
+        load, loaded = self.load, zip(self.load.segments, self.step.loaded, strict=True)
+        kept = [segment for segment, there in loaded if there and segment.start in load.kept]
+        return sum(min(segment.end, load.end) - segment.start for segment in kept)
+
 
 class BlendRequests:
     """One thread. Nothing raises because of the server or a worker."""
@@ -70,6 +80,8 @@ class BlendRequests:
         self._counters = counters
         self._clock = clock
         self._workers = workers
+        self.keeps = settings.blend_keep
+        """What is approximate is stored for the next turn of its conversation, and looked up."""
         self._min_tokens = settings.blend_min_tokens
         self._load_seconds = _LOAD_TIMEOUTS * settings.timeout_seconds
         self._blends: dict[int, _Blend] = {}
@@ -131,11 +143,12 @@ class BlendRequests:
         assert choice is not None, "end comes first"
         segments = tuple(segment for segment in lookup.segments if segment.start < end)
         tokens = array("i", state.facts.tokens[: max(end, segments[-1].end)]).tobytes()
-        load = BlendLoad(prefix, segments, end, block_ids, tokens, choice.selector, choice.ratios)
+        load = BlendLoad(prefix, segments, end, block_ids, tokens, choice.selector, choice.ratios, lookup.kept)
         now = self._clock()
         blend = _Blend(load, choice, now, now + self._load_seconds)
         self._blends[load.id] = self._by_request[load.request_id] = blend
-        state.tainted_from = min((segment.start for segment in segments if not segment.exact), default=None)
+        inexact = (segment.start for segment in segments if not segment.exact or segment.start in lookup.kept)
+        state.tainted_from = min(inexact, default=None)
 
     def planned_blocks(self) -> Iterator[int]:
         """Those that loads of the next plan write."""
@@ -214,9 +227,10 @@ class BlendRequests:
         self._counters.add("blend_reused_tokens", result.reused)
         self._counters.add("blend_recomputed_tokens", result.recomputed)
         self._counters.add("blend_gap_tokens", result.gaps)
+        self._counters.add("blend_kept_tokens", blend.kept_tokens)
         if state is None:
             return
-        state.blended = result
+        state.blended, state.kept_tokens = result, blend.kept_tokens
         if not result.reused:  # every token was computed, over exact ones
             state.tainted_from = None
 
@@ -260,6 +274,7 @@ class BlendRequests:
                 "reused_tokens": result.reused,
                 "recomputed_tokens": result.recomputed,
                 "gap_tokens": result.gaps,
+                "kept_tokens": state.kept_tokens,
                 "selector": choice.selector,
                 "recompute_ratios": list(choice.ratios),
             }

@@ -85,14 +85,17 @@ class Blend:
         self.token_ids: Sequence[int] = np.frombuffer(order.token_ids, np.int32).tolist()
         self.loaded, self.computed = self.none(), self.none()
         exact = self.none()
-        for segment, there in zip(order.segments, step.loaded, strict=True):
+        self.chooser = selector(order.selector)
+        share = order.ratios[-1] if self.chooser.ratio is None else self.chooser.ratio
+        moved = [not segment.exact or (share == 1 and segment.start in order.kept) for segment in order.segments]
+        for segment, there, is_moved in zip(order.segments, step.loaded, moved, strict=True):
             self.loaded[segment.start : segment.end] = there
-            exact[segment.start : segment.end] = there and segment.exact
+            exact[segment.start : segment.end] = there and not is_moved
         self.loaded[: self.start] = False
         self.moved = self.loaded & ~exact
-        """Loaded from other places or prompts. What is exact stays as it was loaded, whatever the selector chooses."""
-        self.segments = _joined(order, step)
-        self.chooser = selector(order.selector)
+        """Loaded from other places or prompts. What is exact stays as it was loaded, whatever the selector chooses, and so does
+        what an earlier turn has left, unless all tokens are to be computed."""
+        self.segments = _joined(order, step, moved)
         self.attention = np.zeros(order.end, np.float32)
         """By position, that of the question at the check layer that is measured."""
         self.deviation: npt.NDArray[np.float32] = np.empty(0, np.float32)
@@ -266,12 +269,12 @@ def _for_each(layers: Sequence[int], values: Sequence[float]) -> Sequence[float]
     return list(values) * len(layers) if len(values) == 1 else values
 
 
-def _joined(order: BlendLoad, step: BlendStep) -> tuple[Segment, ...]:
+def _joined(order: BlendLoad, step: BlendStep, moved: Sequence[bool]) -> tuple[Segment, ...]:
     """Segments that were loaded and moved; chunks of one chain that adjoin are one."""
     found: list[Segment] = []
     old_end = -1
-    for segment, there in zip(order.segments, step.loaded, strict=True):
-        if not there or segment.exact:
+    for segment, there, is_moved in zip(order.segments, step.loaded, moved, strict=True):
+        if not there or not is_moved:
             continue
         end = min(segment.end, order.end)
         last = found[-1] if found else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
@@ -21,10 +22,13 @@ class Lookup:
     __slots__ = (
         "_answered_at",
         "_asked_at",
+        "_clock",
         "_hit_tokens",
+        "_kept",
         "_question",
         "asks_segments",
         "end",
+        "kept",
         "key",
         "segments",
         "sent_at",
@@ -39,16 +43,20 @@ class Lookup:
         question: Question,
         clock: Callable[[], float],
         asks_segments: bool = False,
+        kept: Question | None = None,
     ) -> None:
         """`end`: of the tokens that are asked for. The key's is that of their last chunk. `asks_segments`: for what is
-        behind the prefix, too; then both are the same."""
+        behind the prefix, too; then both are the same. `kept`: the same question for what an earlier turn has left."""
         self.key = key
         self.end = end
         self.server = server
         self.asks_segments = asks_segments
         self.segments: tuple[BlendSegment, ...] = ()
+        self.kept: frozenset[int] = frozenset()
+        """Where those of the segments begin that an earlier turn has left."""
         self.sent_at = clock()
-        self._question = question
+        self._question, self._kept = question, kept
+        self._clock = clock
         self._answered_at = self.sent_at
         self._asked_at: float | None = self.sent_at
         if question.handoff_over is not None:
@@ -86,21 +94,32 @@ class Lookup:
     def take(self, patience: float) -> int | None:
         """The tokens that were found; None if there is no answer `patience` seconds from now. Raises LMCacheError where
         none can be expected any more, and for one that makes no sense."""
+        until = self._clock() + patience
         try:
             chunks = self._question.chunks.result(max(0.0, patience))
+            kept = self._kept.chunks.result(max(0.0, until - self._clock())) if self._kept else None
         except TimeoutError:
             return None
         if chunks is None:
             raise LMCacheError("the server did not finish it")
         if isinstance(chunks, BlendAnswer):
-            return self._take_answer(chunks)
+            return self._take_answer(chunks, kept if isinstance(kept, BlendAnswer) else BlendAnswer())
         asked = self.key.end // self.server.chunk_tokens
         if not 0 <= chunks <= asked:
             raise LMCacheError(f"the server found {chunks} chunks of {asked}")
         self._hit_tokens = min(chunks * self.server.chunk_tokens, self.end)
         return self._hit_tokens
 
-    def _take_answer(self, answer: BlendAnswer) -> int:
+    def _take_answer(self, answer: BlendAnswer, kept: BlendAnswer) -> int:
+        self._check(answer)
+        self._check(kept)
+        left = _left(answer, kept, self.server.chunk_tokens)
+        self.kept = frozenset(segment.start for segment in left)
+        self.segments = _joined(answer.segments, left)
+        self._hit_tokens = answer.prefix_tokens
+        return answer.prefix_tokens
+
+    def _check(self, answer: BlendAnswer) -> None:
         prefix, chunk = answer.prefix_tokens, self.server.chunk_tokens
         if not 0 <= prefix <= self.key.end or prefix % chunk:
             raise LMCacheError(f"the server found a prefix of {prefix} tokens of {self.key.end}, in chunks of {chunk}")
@@ -111,8 +130,6 @@ class Lookup:
             if not fits or segment.old_start < 0 or segment.old_end - segment.old_start != tokens:
                 raise LMCacheError(f"the server found a segment that does not fit: {segment}, behind token {behind}")
             behind = segment.end
-        self._hit_tokens, self.segments = prefix, answer.segments
-        return prefix
 
     def is_stale(self, now: float) -> bool:
         """Whether the answer that was taken is too old to be relied on."""
@@ -121,3 +138,26 @@ class Lookup:
         most = self.end // self.server.chunk_tokens * self.server.chunk_tokens if self.asks_segments else self.end
         found = self.segments or self._hit_tokens == most
         return now - self._answered_at > (HELD_SECONDS if found else FRESH_SECONDS)
+
+
+def _left(answer: BlendAnswer, kept: BlendAnswer, chunk_tokens: int) -> list[BlendSegment]:
+    """What an earlier turn has left of this prompt, where nothing exact is there. Its other segments are of other prompts."""
+    exact = {segment.start for segment in answer.segments if segment.exact}
+    own = [segment for segment in kept.segments if segment.exact and segment.start % chunk_tokens == 0]
+    return [segment for segment in own if segment.start >= answer.prefix_tokens and segment.start not in exact]
+
+
+def _joined(segments: tuple[BlendSegment, ...], left: list[BlendSegment]) -> tuple[BlendSegment, ...]:
+    """Both, in order; those that are moved only where nothing was left."""
+    if not left:
+        return segments
+    places = [(segment.start, segment.end) for segment in left]
+
+    def is_free(segment: BlendSegment) -> bool:
+        at = bisect_right(places, (segment.start, segment.end))
+        before_ends = places[at - 1][1] if at else 0
+        behind_starts = places[at][0] if at < len(places) else segment.end
+        return before_ends <= segment.start and segment.end <= behind_starts
+
+    found = [*left, *(segment for segment in segments if is_free(segment))]
+    return tuple(sorted(found, key=lambda segment: segment.start))

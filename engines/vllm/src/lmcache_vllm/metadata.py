@@ -42,10 +42,17 @@ class Transfer:
     request_configs: Mapping[str, Any] | None = None
     variant: str = ""
     """Of the model name; empty: requests have the engine's."""
+    approximate: bool = False
+    """It was computed over KV that is not exact, and has the name of that."""
 
     @property
     def chunks(self) -> int:
         return (self.end - self.start) // self.chunk_tokens
+
+
+def kept_id(request_id: str) -> str:
+    """Under which a request asks for what an earlier turn has left."""
+    return f"{request_id}##blend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,9 @@ class BlendLoad:
     """To the end of the last segment: int32 in the order of this machine."""
     selector: str
     ratios: tuple[float, ...]
+    kept: frozenset[int] = frozenset()
+    """Where those of the segments begin that an earlier turn has left: approximate, but computed for what is before them. They
+    are `exact` as to their place, and stored under the approximate name; the server knows them by `kept_id`."""
 
     @property
     def id(self) -> int:

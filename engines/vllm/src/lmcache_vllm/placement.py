@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import lcm
 
+from lmcache_kv_identity import approximate_name, with_variant
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -20,6 +22,10 @@ class Placement:
     """Workers that read each shard."""
     writes: bool = True
     """False for a worker whose shard another one stores."""
+
+    def key_name(self, variant: str, *, approximate: bool) -> str:
+        """The model name of keys of requests with this variant."""
+        return with_variant(approximate_name(self.model_name) if approximate else self.model_name, variant)
 
     @classmethod
     def of(cls, model_name: str, tensor_parallel: int, pipeline_parallel: int, rank: int, mla: bool) -> Placement:

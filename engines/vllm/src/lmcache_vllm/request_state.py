@@ -43,9 +43,13 @@ class RequestState:
     blend_end: int = 0
     """Where a blend ends that vLLM was promised when it last asked; 0: none was."""
     tainted_from: int | None = None
-    """From this token on its KV may be approximate, and is not stored; None: all of it is exact."""
+    """From this token on its KV may be approximate, and is not stored as if it were exact; None: all of it is exact."""
+    kept: int = 0
+    """Approximate chunks before this token are on the server, or on their way there."""
     blended: BlendResult | None = None
     """Of the last blend that went well."""
+    kept_tokens: int = 0
+    """That this blend loaded as an earlier turn has left them."""
     unblended: str = ""
     """Why it was not blended when that was last decided, in a word for counters."""
     _identity: PromptIdentity | None = None
@@ -57,13 +61,14 @@ class RequestState:
         self.allocated = self.ran = False
         self.asked_at = None
         self.lookup = None
-        self.stored = 0
+        self.stored = self.kept = 0
         self.tainted_from = None
 
     def use_server(self, server: Server) -> None:
         """Turn to the server that is there now."""
         before, self.server = self.server, server
         if before is not None and before is not server:
+            self.kept = 0
             if before.chunk_tokens != server.chunk_tokens:
                 self._identity = None
             if self.stored < self.facts.prompt_tokens // server.chunk_tokens * server.chunk_tokens:

@@ -206,15 +206,30 @@ class SchedulerSide:
                 state.tainted_from = None
             # vLLM counts tokens ahead of what it has seen; the ones that it knows are written when the step ends.
             end = self._stored_now(state, computed + count, chunk)
-            if state.stored >= end:
-                continue
-            start, state.stored = state.stored // chunk * chunk, end
-            table = step.block_table(request_id)
-            for first, last, ids in block_slices.to_store(table, self._groups, start, end, chunk):
-                store = self._ledger.begin(request_id, frozenset(chain(*ids)))
-                state.stores.add(store)
-                self._given.store_begins(request_id, store, -(-last // chunk))
-                yield self._transfer(state, store, first, last, chunk, ids)
+            if state.stored < end:
+                start, state.stored = state.stored // chunk * chunk, end
+                yield from self._stores_of(state, step.block_table(request_id), start, end, chunk)
+            start, end = self._kept_now(state, computed + count, chunk)
+            if start < end:
+                state.kept = end
+                yield from self._stores_of(state, step.block_table(request_id), start, end, chunk, approximate=True)
+
+    def _stores_of(
+        self,
+        state: RequestState,
+        table: BlockTable,
+        start: int,
+        end: int,
+        chunk: int,
+        *,
+        approximate: bool = False,
+    ) -> Iterable[Transfer]:
+        request_id = state.facts.request_id
+        for first, last, ids in block_slices.to_store(table, self._groups, start, end, chunk):
+            store = self._ledger.begin(request_id, frozenset(chain(*ids)))
+            state.stores.add(store)
+            self._given.store_begins(request_id, store, -(-last // chunk))
+            yield self._transfer(state, store, first, last, chunk, ids, approximate=approximate)
 
     def _stored_now(self, state: RequestState, written: int, chunk: int) -> int:
         """The end of whole chunks among the tokens of which `written` are there; that of the prompt's tail once all of it
@@ -228,6 +243,14 @@ class SchedulerSide:
         tail = state.tail_end(min(most, state.facts.prompt_tokens), self._tail_blocks)
         return tail if whole < tail <= written else whole
 
+    def _kept_now(self, state: RequestState, written: int, chunk: int) -> tuple[int, int]:
+        """The chunks that are approximate, and not stored. The first chunk of a prompt is never among them: behind a hole, what
+        was kept is found as chunks at their own places, one by one; and nothing is cheaper to compute than the first tokens."""
+        if not self._blends.keeps or state.tainted_from is None:
+            return 0, 0
+        first = max(chunk, state.tainted_from // chunk * chunk, state.kept)
+        return first, min(written, self._stored_at_most(state.facts)) // chunk * chunk
+
     def _stored_at_most(self, facts: RequestFacts) -> int:
         known = len(facts.tokens)
         limit = known if self._saves_decode else min(known, facts.prompt_tokens)
@@ -236,12 +259,21 @@ class SchedulerSide:
 
     @staticmethod
     def _transfer(
-        state: RequestState, number: int, start: int, end: int, chunk: int, ids: block_slices.BlockIds
+        state: RequestState,
+        number: int,
+        start: int,
+        end: int,
+        chunk: int,
+        ids: block_slices.BlockIds,
+        *,
+        approximate: bool = False,
     ) -> Transfer:
         """`end`: of the tokens; the transfer's is that of their last chunk."""
         facts, tokens, salt = state.facts, state.encoded_tokens(end), state.facts.cache_salt
         end += -end % chunk
-        return Transfer(number, facts.request_id, tokens, start, end, chunk, ids, salt, facts.configs, state.variant)
+        return Transfer(
+            number, facts.request_id, tokens, start, end, chunk, ids, salt, facts.configs, state.variant, approximate
+        )
 
     # After each step
 
@@ -258,7 +290,7 @@ class SchedulerSide:
                     self._lookups.release_all(state.lookup)
             if request_id in self._ending:
                 self._ending.discard(request_id)
-                self._port.end(request_id)
+                self._lookups.end(request_id)
         if report is None:
             return
         self._use_names(report.model_names)
@@ -317,7 +349,7 @@ class SchedulerSide:
         if state.loading:
             self._ending.add(request_id)  # what is held for it is being read
         elif state.known_to_server:
-            self._port.end(request_id)
+            self._lookups.end(request_id)
         if state.stores:
             self._finishing.append(request_id)
         return bool(state.stores)
@@ -349,7 +381,7 @@ class SchedulerSide:
         self._given.cancel_all()
         for request_id, state in self._states.items():
             if state.known_to_server:
-                self._port.end(request_id)
+                self._lookups.end(request_id)
         self._states.clear()
         self._port.close()
 

@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 
 from lmcache_client import EngineKey, LMCacheError, encode_tokens
-from lmcache_kv_identity import with_variant
 from lmcache_vllm.blend_requests import BlendRequests
 from lmcache_vllm.lookup import Lookup
+from lmcache_vllm.metadata import kept_id
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.request_state import RequestState
-from lmcache_vllm.server_port import Server, ServerPort
+from lmcache_vllm.server_port import Question, Server, ServerPort
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.stats import Counters
 
@@ -54,6 +54,8 @@ class SchedulerLookups:
         self._load_timeout = max(self._timeout, settings.prefetch_timeout_seconds)
         self._early_max = settings.eager_lookups
         self._early: set[str] = set()
+        self._kept: set[str] = set()
+        """Requests that have asked for what an earlier turn has left."""
 
     def use_model_name(self, model_name: str) -> None:
         """Ask under this name from now on. Before, requests wait for it as they wait for an answer."""
@@ -95,6 +97,8 @@ class SchedulerLookups:
             self._patience_left -= self._clock() - now
         if hit_tokens is not None:
             state.handoff_over = True
+            if not lookup.kept:
+                self._end_kept(state.facts.request_id)  # what it found is of other prompts, or there exactly, too
             self._counters.add("lookup_seconds", lookup.seconds)
             self._counters.add("hit_tokens", hit_tokens)
         elif lookup.waited(now, state.asked_at) >= (self._load_timeout if lookup.is_accepted else self._timeout):
@@ -117,7 +121,17 @@ class SchedulerLookups:
 
     def release_all(self, lookup: Lookup) -> None:
         """Release what it has found, segments as well, and what no worker came for."""
-        self._port.end(lookup.key.request_id)
+        self.end(lookup.key.request_id)
+
+    def end(self, request_id: str) -> None:
+        """End all that the request has asked, and release what is held for it."""
+        self._port.end(request_id)
+        self._end_kept(request_id)
+
+    def _end_kept(self, request_id: str) -> None:
+        if request_id in self._kept:
+            self._kept.discard(request_id)
+            self._port.end(kept_id(request_id))
 
     def free(self, lookup: Lookup, start: int, end: int) -> None:
         """Release the chunks of `[start, end)`, and the tail if it ends there."""
@@ -130,7 +144,7 @@ class SchedulerLookups:
             self.release_all(state.lookup)
         state.lookup = None
         facts = state.facts
-        asks_segments = self._blends.wants(state)
+        asks_segments, kept = self._blends.wants(state), None
         if server is None or not self._placement.model_name or not _looks_up(state):
             return None
         state.use_server(server)
@@ -141,6 +155,8 @@ class SchedulerLookups:
             end = len(facts.tokens)  # segments begin and end anywhere
             key = self._key(state, state.encoded_unpadded(end), end)
             question = self._port.look_up_blend(key)
+            if question is not None and self._blends.keeps:
+                kept = self._ask_kept(state, key)
         else:
             key = self._key(state, state.encoded_tokens(end), end + -end % server.chunk_tokens)
             handoff = None if facts.handoff and (facts.handoff.gives or state.handoff_over) else facts.handoff
@@ -149,8 +165,13 @@ class SchedulerLookups:
             return None
         self._counters.add("lookups")
         self._counters.add("lookup_tokens", end)
-        state.lookup = Lookup(key, end, server, question, self._clock, asks_segments)
+        state.lookup = Lookup(key, end, server, question, self._clock, asks_segments, kept)
         return state.lookup
+
+    def _ask_kept(self, state: RequestState, key: EngineKey) -> Question | None:
+        name, request_id = self._placement.key_name(state.variant, approximate=True), key.request_id
+        self._kept.add(request_id)
+        return self._port.look_up_blend(msgspec.structs.replace(key, model_name=name, request_id=kept_id(request_id)))
 
     def _end(self, state: RequestState, server: Server, tokens: int) -> int:
         """Of what can be stored of the first `tokens`."""
@@ -160,7 +181,7 @@ class SchedulerLookups:
 
     def _abandon(self, state: RequestState, reason: str) -> int:
         self._counters.add("failed_lookups", reason=reason)
-        self._port.end(state.facts.request_id)  # what it still finds is not to be held
+        self.end(state.facts.request_id)  # what it still finds is not to be held
         state.lookup = None
         state.may_look_up = False
         return 0
@@ -168,7 +189,7 @@ class SchedulerLookups:
     def _key(self, state: RequestState, token_ids: bytes, end: int) -> EngineKey:
         facts, place = state.facts, self._placement
         return EngineKey(
-            model_name=with_variant(place.model_name, state.variant),
+            model_name=place.key_name(state.variant, approximate=False),
             world_size=place.world_size,
             worker_id=None,
             token_ids=msgspec.Raw(token_ids),

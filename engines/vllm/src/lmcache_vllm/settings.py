@@ -61,6 +61,8 @@ class Settings:
     """Prompts with fewer tokens in reused chunks take their prefix only."""
     blend_step_tokens: int = 2048
     """Tokens of blends that one step computes at most."""
+    blend_keep: bool = False
+    """Store what blends computed over KV that is not exact, under a name of its own, for the next turn of a conversation."""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -232,6 +234,7 @@ _READERS: Final = {
     "blend_thresholds": _thresholds,
     "blend_min_tokens": _count,
     "blend_step_tokens": _above_zero,
+    "blend_keep": _flag,
 }
 
 

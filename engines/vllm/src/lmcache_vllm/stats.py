@@ -27,6 +27,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "blend_reused_tokens": "Tokens of blends that were used as they were loaded, approximate ones among them",
     "blend_recomputed_tokens": "Tokens of blends that were loaded and computed again",
     "blend_gap_tokens": "Tokens of blends that were computed because nothing was loaded for them",
+    "blend_kept_tokens": "Tokens of blends that were loaded as an earlier turn of the conversation has left them",
     "blend_failures": "Blends that failed, so that their tokens are computed",
     "blend_seconds": "Time from the order to load for a blend to its end, added up",
 }

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import msgspec
 
 from lmcache_client import EngineKey
-from lmcache_kv_identity import with_variant
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
 
@@ -68,7 +67,7 @@ class TransferTask:
         """What the server knows this transfer by."""
         transfer = self.transfer
         return EngineKey(
-            with_variant(placement.model_name, transfer.variant),
+            placement.key_name(transfer.variant, approximate=transfer.approximate),
             placement.world_size,
             placement.worker_id,
             msgspec.Raw(transfer.tokens),
