@@ -31,10 +31,10 @@ from benchmarks.rows.site import Figures, Site
 from demo.environment import quiet_environment
 from demo.server_process import LMCACHE, ServerProcess
 from lmcache_core import Event, LookupFinished, LookupHashes
-from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.settings import MetricsSettings
+from lmcache_observability.samples.catalogue import SAMPLE_KINDS
 
 CHUNKS: Final = 64
 CYCLES: Final = 2000

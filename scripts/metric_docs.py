@@ -14,11 +14,11 @@ from typing import Final
 
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_observability.metrics import block_life, chunk_kinds, distributions, own_gauges
 from lmcache_observability.metrics.metric_kind import MetricKind, MetricType
 from lmcache_observability.metrics.prometheus_name import label_name, prometheus_name
 from lmcache_observability.metrics.sample_families import metric_kind
+from lmcache_observability.samples.catalogue import SAMPLE_KINDS
 from lmcache_tools.setting_reference import entry
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"

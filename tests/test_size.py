@@ -8,8 +8,8 @@ import sys
 
 from scripts.size import AIM_FILES, AIM_LINES, LONGEST, ROOT, brings, folders, size
 
-LINES_MAX = 27_050
-FILES_MAX = 167
+LINES_MAX = 26_550
+FILES_MAX = 166
 """What core has today, and a little.  Lower them when core gets smaller, until they are the aims."""
 
 

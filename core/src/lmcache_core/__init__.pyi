@@ -182,7 +182,36 @@ from .contracts.residency import (
     ResidencyFeed as ResidencyFeed,
     SnapshotPart as SnapshotPart,
 )
-from .contracts.samples import Sample as Sample, SampleKind as SampleKind, Histogram as Histogram
+from .contracts.counts import (
+    AdapterCounts as AdapterCounts,
+    HandshakeCounters as HandshakeCounters,
+    OTHER_TENANT as OTHER_TENANT,
+    PrefetchCounts as PrefetchCounts,
+    RouterCounters as RouterCounters,
+    SlotCounts as SlotCounts,
+    StoreCounts as StoreCounts,
+    StoreView as StoreView,
+    SubscriberState as SubscriberState,
+    SubscriberStatus as SubscriberStatus,
+    Tenant as Tenant,
+    TenantCounts as TenantCounts,
+    TENANTS_MAX as TENANTS_MAX,
+    VerbCounts as VerbCounts,
+)
+from .contracts.samples import (
+    BOUNDS_SECONDS as BOUNDS_SECONDS,
+    Durations as Durations,
+    Histogram as Histogram,
+    Sample as Sample,
+    SampleKind as SampleKind,
+)
+from .contracts.server_counts import (
+    AdapterView as AdapterView,
+    L1Counts as L1Counts,
+    L2Counts as L2Counts,
+    PortCounts as PortCounts,
+    ServerCounts as ServerCounts,
+)
 from .contracts.request_module import (
     ChunkHasher as ChunkHasher,
     ModuleContext as ModuleContext,

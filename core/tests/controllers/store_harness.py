@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.builtin.policies import StoreEverywhere
+from lmcache_core.contracts.counts import StoreCounts
 from lmcache_core.contracts.policies import StorePolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.store_units import Batch, StoreCounts
+from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lmcache_core.contracts.counts import AdapterCounts
 from lmcache_core.contracts.l2_adapter import StoreItem
-from lmcache_core.controllers.adapter_jobs import AdapterCounters, AdapterCounts, PendingJob, Verb
+from lmcache_core.controllers.adapter_jobs import AdapterCounters, PendingJob, Verb
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome

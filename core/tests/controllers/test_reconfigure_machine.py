@@ -22,11 +22,11 @@ from core.tests.storage.test_manager_machine import JOB_TIMEOUT, PREFETCH_BYTES,
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.completion import JobId
+from lmcache_core.contracts.counts import StoreView
 from lmcache_core.contracts.policies import EvictionDemand, PrefetchPolicy, RequestFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits, StoreQueue
-from lmcache_core.controllers.store_units import StoreView
 from lmcache_core.jobs.queues import PendingCall
 from lmcache_core.model.keys import ObjectKey
 

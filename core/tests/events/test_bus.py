@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, delivering, expired
+from lmcache_core.contracts.counts import SubscriberState
 from lmcache_core.contracts.events import ChunksEvicted, Event, LeasesExpired, StoresDropped
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_devkit.fake_server_view import FakeServerView
 
 

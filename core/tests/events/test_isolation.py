@@ -8,9 +8,9 @@ import time
 import pytest
 
 from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, delivering, expired, wait_for
+from lmcache_core.contracts.counts import SubscriberState
 from lmcache_core.contracts.events import Event, LeasesExpired
 from lmcache_core.events.subscriber_calls import AskedSubscriber, SubscriberCalls
-from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_devkit.fake_server_view import FakeServerView
 
 EVENTS = 300

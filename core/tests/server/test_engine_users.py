@@ -201,8 +201,7 @@ def test_another_user_is_refused_with_the_remedy(
     assert f"user {OTHER}" in caplog.text
     assert engine.lookup(TOKENS) == 4
     assert until(lambda: "engines_forbidden" in {each["name"] for each in server.status()["conditions"]})
-    found = {(each.name, each.labels): each.value for each in server.samples()}
-    assert found["lmcache.connections.handshakes", ("forbidden",)] == 1
+    assert server.counts().port.connections.forbidden == 1
 
 
 @needs_root

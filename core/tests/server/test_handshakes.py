@@ -115,9 +115,8 @@ def test_a_refused_handshake_is_counted_and_a_condition(
     say(endpoint, OLD[how])
     assert until(lambda: refused() == 1)
     assert until(lambda: "handshakes_refused" in {each["name"] for each in server.status()["conditions"]})
-    found = {(each.name, each.labels): each.value for each in server.samples()}
-    assert found["lmcache.connections.handshakes", ("refused",)] == 1
-    assert found["lmcache.connections.handshakes", ("incomplete",)] == 0
+    counted = server.counts().port.connections
+    assert (counted.refused, counted.incomplete) == (1, 0)
 
 
 def test_connections_are_counted_by_how_their_handshake_went(server: Server, endpoint: str) -> None:

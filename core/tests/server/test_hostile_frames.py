@@ -153,10 +153,10 @@ def test_names_that_no_object_has_room_for_are_refused_and_kept_nowhere(server: 
         assert healthy.scheduler.query_prefetch_status(key.request_id) == 0
     healthy.scheduler.end_session("r" * 4096)
     assert healthy.store(TOKENS, "r" * 4096), "the answer is that there is nothing to store"
-    found = {(sample.name, sample.labels): sample.value for sample in server.samples()}
-    assert not [labels for _, labels in found if any(len(label) >= 2048 for label in labels)]
+    counts = server.counts()
+    assert not [tenant for tenant in counts.tenants if any(len(name) >= 2048 for name in tenant)]
     for operation, refused in (("lookup", 3), ("end_session", 1), ("prepare_store", 1)):
-        assert found["lmcache.requests", (operation, "refused")] == refused
+        assert sum(counts.port.times[operation, "refused"].counts) == refused
     still_serves(healthy)
 
 

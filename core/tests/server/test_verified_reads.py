@@ -34,9 +34,10 @@ def right(engine: FakeEngine, end: int = CHUNKS) -> list[bytes]:
 
 
 def dropped(server: Server) -> int:
-    """As the metric says."""
-    (count,) = [each.value for each in server.samples() if each.name == "lmcache.l1.overwritten"]
-    return int(count)
+    """As metrics say."""
+    count = server.counts().l1.overwritten
+    assert count is not None
+    return count
 
 
 def conditions(server: Server) -> list[str]:

@@ -8,9 +8,10 @@ from typing import cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lmcache_core.contracts.counts import OTHER_TENANT, TenantCounts
 from lmcache_core.contracts.storage import PromptFacts
 from lmcache_core.l1.leases import Lease
-from lmcache_core.storage.counters import OTHER, Counters, TenantCounts, total
+from lmcache_core.storage.counters import Counters, total
 from lmcache_core.storage.open_lookups import Lookup
 
 TOKENS = 16
@@ -47,9 +48,9 @@ def test_pairs_beyond_the_bound_are_counted_together() -> None:
         counters.stored(("m", f"salt-{number}"), 2, 100)
     counters.stored(("m", "salt-0"), 1, 50)
     rows = counters.snapshot()
-    assert set(rows) == {("m", "salt-0"), ("m", "salt-1"), ("m", "salt-2"), (OTHER, OTHER)}
+    assert set(rows) == {("m", "salt-0"), ("m", "salt-1"), ("m", "salt-2"), (OTHER_TENANT, OTHER_TENANT)}
     assert rows["m", "salt-0"].stored_chunks == 3
-    assert (rows[OTHER, OTHER].stored_chunks, total(rows).stored_bytes) == (14, 1050)
+    assert (rows[OTHER_TENANT, OTHER_TENANT].stored_chunks, total(rows).stored_bytes) == (14, 1050)
 
 
 def test_a_snapshot_is_a_copy() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from heapq import nlargest
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -17,16 +17,19 @@ from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.plugins.plugin_fault import close_logged, status_of
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state, state_reason
+from lmcache_core.contracts.counts import SubscriberStatus, Tenant, TenantCounts
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well
-from lmcache_core.events.subscriber_queue import SubscriberStatus
 from lmcache_core.model.names import salt_text
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.router import LAST_CALL_SECONDS
-from lmcache_core.storage.counters import Tenant, TenantCounts, total
+from lmcache_core.storage.counters import total
+
+if TYPE_CHECKING:
+    from lmcache_core.contracts.server_counts import ServerCounts
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +55,7 @@ class Server:
 
     @property
     def sample_kinds(self) -> Sequence[SampleKind]:
-        """Every measure that `samples` can have values of."""
-        from lmcache_core.app.samples.catalogue import SAMPLE_KINDS  # here: a server without metrics needs none
-
-        return (*SAMPLE_KINDS, *self._parts.services.sample_kinds())
+        return self._parts.services.sample_kinds()
 
     def start(self) -> None:
         """Returns when the engine port answers; the admin API comes up after it."""
@@ -124,11 +124,13 @@ class Server:
         """What is not as it should be now, the severest first."""
         return self._parts.common.conditions.active()
 
-    def samples(self) -> Sequence[Sample]:
-        """The values of all metrics, of now."""
-        from lmcache_core.app.samples.catalogue import samples
+    def counts(self) -> ServerCounts:
+        from lmcache_core.app.counts import server_counts  # here: a server without metrics needs none
 
-        return samples(self._parts, time.monotonic() - self._started, self.conditions())
+        return server_counts(self._parts, time.monotonic() - self._started, self.conditions())
+
+    def samples(self) -> Sequence[Sample]:
+        return self._parts.services.samples()
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to see; every figure is of now."""

@@ -11,6 +11,7 @@ from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
+from lmcache_core.contracts.counts import SubscriberState
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.service import Service
@@ -18,7 +19,6 @@ from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.conditions import PluginReports, RecentGrowth, Reporter, counts_of
-from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.registrations import model_conflicts
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from operator import add
 from typing import Final, NamedTuple
 
@@ -57,26 +56,6 @@ class SampleKind(msgspec.Struct, frozen=True):
         """A sample of a histogram."""
         assert len(histogram.counts) == len(self.bounds) + 1, f"{self.name} has {len(self.bounds) + 1} buckets"
         return self.of(sum(histogram.counts), *labels)._replace(histogram=histogram)
-
-
-def counter(name: str, unit: str, description: str, *labels: str) -> SampleKind:
-    """A metric that only grows while the server runs."""
-    return SampleKind(name, unit, description, True, labels)
-
-
-def gauge(name: str, unit: str, description: str, *labels: str) -> SampleKind:
-    """A metric that also falls."""
-    return SampleKind(name, unit, description, False, labels)
-
-
-def histogram(name: str, unit: str, description: str, bounds: tuple[float, ...], *labels: str) -> SampleKind:
-    """`bounds` are the inclusive upper ends of its buckets, without the last one's."""
-    return SampleKind(name, unit, description, True, labels, bounds)
-
-
-def kinds_in(names: Mapping[str, object]) -> tuple[SampleKind, ...]:
-    """The sample kinds among these, in their order: of a module's `globals()`, all that it defines."""
-    return tuple([kind for kind in names.values() if isinstance(kind, SampleKind)])
 
 
 BOUNDS_SECONDS: Final = (

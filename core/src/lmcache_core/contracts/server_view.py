@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
+
+if TYPE_CHECKING:
+    from lmcache_core.contracts.server_counts import ServerCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,15 @@ class ServerView(Protocol):
     @property
     def info(self) -> ServerInfo: ...
 
+    def counts(self) -> ServerCounts:
+        """What the server counts, as of now.  Takes milliseconds with many tenants: for scrapes, not for requests."""
+
     @property
     def sample_kinds(self) -> Sequence[SampleKind]:
-        """Every measure that `samples` can have values of, the same while the server runs."""
+        """The metrics of its services, the same while the server runs."""
 
     def samples(self) -> Sequence[Sample]:
-        """All values, of this moment.  Takes some microseconds for each of them, 25 ms with 1,024 tenants, so that it is for
-        scrapes and not for requests."""
+        """The values of these, as of now."""
 
     def status(self) -> Mapping[str, Any]:
         """What `/status` answers.  Not to be changed."""

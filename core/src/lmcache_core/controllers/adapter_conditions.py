@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
+from lmcache_core.contracts.counts import VerbCounts
 from lmcache_core.contracts.l2_adapter import CircuitState
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_jobs import VerbCounts
 from lmcache_core.controllers.conditions import RecentGrowth, counts_of
 from lmcache_core.model.results import Outcome
 

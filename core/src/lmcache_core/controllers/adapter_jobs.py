@@ -6,14 +6,15 @@ from __future__ import annotations
 import select
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, get_args
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 import msgspec
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import Completion, JobId
+from lmcache_core.contracts.counts import AdapterCounts, Declined, VerbCounts
 from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.results import Outcome
@@ -147,54 +148,6 @@ class PendingJobs:
     def _keep(self, pending: PendingJob) -> None:
         self.overdue += not pending.overdue
         pending.overdue = True
-
-
-@dataclass(slots=True)
-class VerbCounts:
-    """Jobs of one kind since the start.  At every moment:
-
-    objects == sum(outcomes.values()) + pending_objects
-    """
-
-    jobs: int = 0
-    answered: int = 0
-    """By the adapter, by its deadline, or because it could not take them."""
-    objects: int = 0
-    pending_objects: int = 0
-    pending_bytes: int = 0
-    """Of stores and loads without an answer."""
-    outcomes: dict[str, int] = field(default_factory=dict)
-    """Objects of answered jobs."""
-    done_bytes: int = 0
-    """Of stores and loads: of the objects that are done."""
-    seconds: float = 0.0
-    """That answered jobs took, all together."""
-
-    @property
-    def adds_up(self) -> bool:
-        return self.objects == sum(self.outcomes.values()) + self.pending_objects
-
-
-class Declined(NamedTuple):
-    """Objects that a lookup missed and the adapter has, but that were not loaded because computing them is faster."""
-
-    lookups: int = 0
-    objects: int = 0
-    object_bytes: int = 0
-
-
-class AdapterCounts(NamedTuple):
-    """All of one moment."""
-
-    verbs: Mapping[str, VerbCounts]
-    busy_seconds: float
-    """In which there was a job without an answer."""
-    rejected: int
-    """Loaded, and not what they claim to be."""
-    declined: Declined = Declined()
-    """Objects that the prefetch policy did not load."""
-    damaged: int = 0
-    """Of the rejected ones: ours by name, but short, torn or altered."""
 
 
 class AdapterCounters:

@@ -15,9 +15,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.counts import PrefetchCounts
 from lmcache_core.contracts.events import PrefetchCompleted, PrefetchSubmitted, Publisher
 from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
@@ -36,29 +36,6 @@ logger = logging.getLogger(__name__)
 PLAN_SHARE = 0.5
 """Share of a lookup's time after which it goes on without the adapters that have not said what they have."""
 LOOKUP_TIMEOUT_SECONDS = 15.0
-
-
-class PrefetchCounts(NamedTuple):
-    """Since the start, but for what is active, queued or occupied now."""
-
-    in_flight: int
-    queued: int
-    completed: int
-    """Everything that could be loaded is there."""
-    timed_out: int
-    """Answered at their deadline, with what was there."""
-    cancelled: int
-    """Their requests ended."""
-    abandoned: int
-    """There was no adapter to ask, or the controller failed."""
-    l1_bytes: int
-    l1_max_bytes: int
-    loaded: int
-    """Objects that were checked and published in L1."""
-    rejected: int
-    """Objects that are not what they claim to be."""
-    allocation_waits: int
-    """Times that a prefetch waited for free space."""
 
 
 class PrefetchController(MessageLoop[Prefetch | Answer]):

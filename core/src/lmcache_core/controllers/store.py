@@ -18,6 +18,7 @@ from itertools import accumulate
 from msgspec import structs
 
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.counts import StoreCounts, StoreView
 from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
@@ -25,7 +26,7 @@ from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue
-from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreCounts, StoreReferences, StoreUnit, StoreView
+from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreReferences, StoreUnit
 from lmcache_core.jobs.queues import MessageLoop, PendingCall
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
+from lmcache_core.contracts.counts import StoreView
 from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.store_units import StoreCounters, StoreUnit, StoreView
+from lmcache_core.controllers.store_units import StoreCounters, StoreUnit
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome

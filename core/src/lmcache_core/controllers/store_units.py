@@ -6,10 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
+from lmcache_core.contracts.counts import StoreCounts
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.l1.cache import NO_REQUEST, L1Cache
@@ -174,60 +174,6 @@ class StoreReferences:
         self.busy[slot] -= 1
         if not self.busy[slot]:
             del self.busy[slot]
-
-
-class StoreCounts(NamedTuple):
-    """Objects since the start, all of one moment:
-
-    admitted == stored + failed + dropped + waiting + in_flight
-
-    and the same in bytes.
-    """
-
-    admitted: int = 0
-    stored: int = 0
-    failed: int = 0
-    """The adapter said so, did not answer in time, or the server could not hand them over."""
-    dropped: int = 0
-    waiting: int = 0
-    in_flight: int = 0
-    """Handed to the adapter, and not answered."""
-    merged: int = 0
-    """Not admitted: the same object was on its way to this adapter already."""
-    admitted_bytes: int = 0
-    stored_bytes: int = 0
-    failed_bytes: int = 0
-    dropped_bytes: int = 0
-    waiting_bytes: int = 0
-    in_flight_bytes: int = 0
-    failed_by_outcome: Mapping[str, int] = {}
-    """`rejected` where the adapter has no free space."""
-    failed_bytes_by_outcome: Mapping[str, int] = {}
-    dropped_by_reason: Mapping[str, int] = {}
-    dropped_bytes_by_reason: Mapping[str, int] = {}
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Waiting and in flight."""
-        return self.waiting_bytes + self.in_flight_bytes
-
-    @property
-    def adds_up(self) -> bool:
-        """In objects and in bytes."""
-        return (
-            self.admitted == self.stored + self.failed + self.dropped + self.waiting + self.in_flight
-            and self.admitted_bytes == self.stored_bytes + self.failed_bytes + self.dropped_bytes + self.backlog_bytes
-        )
-
-
-class StoreView(NamedTuple):
-    """Stores to one adapter: counts, age and speed."""
-
-    counts: StoreCounts
-    oldest_seconds: float
-    """Age of the object that waits longest."""
-    bytes_per_second: float | None
-    """None until it is known."""
 
 
 class StoreCounters:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from lmcache_core.contracts.counts import SubscriberStatus
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.events.subscriber_calls import AskedSubscriber
-from lmcache_core.events.subscriber_queue import QueueLimits, SubscriberQueue, SubscriberStatus
+from lmcache_core.events.subscriber_queue import QueueLimits, SubscriberQueue
 
 logger = logging.getLogger(__name__)
 

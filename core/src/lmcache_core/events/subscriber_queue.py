@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from lmcache_core.contracts.counts import SubscriberState, SubscriberStatus
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.events.subscriber_calls import RECENT_SECONDS, AskedSubscriber, SubscriberCalls
@@ -28,38 +28,6 @@ computes each time costs it what `take_turns` allows; in the pauses it gets it b
 BURST_SECONDS: Final = 0.2
 """Unused CPU time is saved up to this limit: a batch that comes after a rest is not interrupted."""
 _NEVER: Final = float("-inf")
-
-
-class SubscriberState(StrEnum):
-    """Of several that hold, the first."""
-
-    ENDED = "ended"
-    """It raised when it was asked to begin, and is not used."""
-    STUCK = "stuck"
-    """It has not come back from a call for too long."""
-    FAILING = "failing"
-    """It raised a short while ago."""
-    BEHIND = "behind"
-    """Events were dropped a short while ago, or wait for long."""
-    OK = "ok"
-
-
-class SubscriberStatus(msgspec.Struct, frozen=True):
-    """Counts are since the start.  An event whose callback raised is delivered, too."""
-
-    state: SubscriberState
-    waiting: int
-    delivered: int
-    failed: int
-    dropped: Mapping[str, int]
-    """By event type."""
-    cpu_seconds: float
-    """Of the subscriber's own thread."""
-    slowest_seconds: float
-    """The longest that it took for one event, or for the end of a batch."""
-    oldest_age_seconds: float
-    """Of what waits, 0 where nothing does."""
-    last_error: str
 
 
 class QueueLimits(msgspec.Struct, frozen=True):

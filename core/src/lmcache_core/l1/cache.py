@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from lmcache_core.contracts.counts import Evicted
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
@@ -21,7 +22,7 @@ from lmcache_core.kernels.choice import PURE, Kernels
 from lmcache_core.l1.allocator import AllocationWait
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.contents import Contents
-from lmcache_core.l1.index import EVICTED, Evicted, LogEntry, SlotIndex, SpaceRecord
+from lmcache_core.l1.index import EVICTED, LogEntry, SlotIndex, SpaceRecord
 from lmcache_core.l1.journal import JOURNAL_KEYS, L1Feed
 from lmcache_core.l1.leases import Lease, LeaseKind, Leases, LeaseState, Owner
 from lmcache_core.l1.read_checks import ReadChecks

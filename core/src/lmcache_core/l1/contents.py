@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from lmcache_core.contracts.cache_control import CachedObject, SlotUse
+from lmcache_core.contracts.counts import SlotCounts
 from lmcache_core.contracts.policies import InsertFacts, RequestFacts
 from lmcache_core.l1.index import CLEARED, SlotIndex, SpaceRecord
 from lmcache_core.l1.journal import PAUSE_SECONDS
@@ -20,24 +19,6 @@ from lmcache_core.l1.leases import Leases
 from lmcache_core.model.keys import KeySpace, ObjectKey
 
 _CLEAR_SLICE = 1024
-
-
-class SlotCounts(msgspec.Struct, frozen=True):
-    """Slots by state.  `used_bytes` is everything that is not free."""
-
-    total: int
-    free: int
-    cached: int
-    held: int
-    quarantined: int
-    leases: int
-    used_bytes: int
-    capacity_bytes: int
-
-    @property
-    def is_balanced(self) -> bool:
-        """Every slot is in exactly one state."""
-        return self.free + self.cached + self.held + self.quarantined == self.total
 
 
 class Dropped(NamedTuple):

@@ -17,10 +17,11 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from lmcache_core.contracts.counts import Evicted
 from lmcache_core.contracts.events import ObjectsRemoved, Publisher
 from lmcache_core.contracts.policies import AccessFacts, InsertFacts, RequestFacts
 from lmcache_core.contracts.residency import ChangeKind
@@ -183,13 +184,6 @@ class AccessLog:
         taken, self._entries = self._entries, []
         self._round = (self._round + 1) % _ROUNDS
         return taken
-
-
-class Evicted(NamedTuple):
-    """Since the start."""
-
-    objects: int
-    slot_bytes: int
 
 
 class RemovalLog:

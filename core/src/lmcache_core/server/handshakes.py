@@ -14,11 +14,11 @@ import struct
 from collections import deque
 from typing import Final, NamedTuple
 
-import msgspec
 import zmq
 
 from lmcache_client.sockets import DOMAIN
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.counts import HandshakeCounters
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.peers import EngineUsers, Owner, PeerSocket, owner_of
@@ -40,21 +40,6 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | _FAILED
 )
-
-
-class HandshakeCounters(msgspec.Struct, frozen=True):
-    """Connections to the engine port since the server started.  Those that are none of the others are in the middle of
-    their handshake."""
-
-    accepted: int = 0
-    closed: int = 0
-    ok: int = 0
-    refused: int = 0
-    """Closed by the server because the first bytes were not ZMTP 3: HTTP, another protocol, or ZeroMQ before 4.0."""
-    incomplete: int = 0
-    """Closed by the peer, or silent for too long, before the handshake was over."""
-    forbidden: int = 0
-    """Closed by the server because their owner may not use it (`--engine-users`)."""
 
 
 class _Request(NamedTuple):

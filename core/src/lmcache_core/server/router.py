@@ -15,12 +15,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import zmq
 
 from lmcache_client.codec import PLAIN_READERS, Frame, FrameReader, refusal
 from lmcache_client.errors import ProtocolError
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.counts import RouterCounters
 from lmcache_core.contracts.events import Publisher, RequestAnswered
 from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
 from lmcache_core.contracts.samples import Histogram
@@ -63,21 +63,6 @@ QUIET_MILLISECONDS: Final = 10
 class _Reply(NamedTuple):
     call: RouterCall
     result: Sequence[Frame]
-
-
-class RouterCounters(msgspec.Struct, frozen=True):
-    """Since the server started."""
-
-    requests: int = 0
-    refused: int = 0
-    """Answered negatively without a handler's word: unknown, unreadable, failed or too many waiting."""
-    dropped: int = 0
-    """Not answered at all: no readable envelope, or the connection is closed."""
-    waiting: int = 0
-    """Answers that wait because their connection reads slowly."""
-    waiting_bytes: int = 0
-    closed: int = 0
-    """Connections that were closed because they did not read their answers."""
 
 
 class Router:

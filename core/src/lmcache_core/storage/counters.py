@@ -6,13 +6,11 @@ Events may be dropped on their way to a subscriber; these counts are changed whe
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Final, TypeAlias
 
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.counts import OTHER_TENANT, TENANTS_MAX, Tenant, TenantCounts
 from lmcache_core.contracts.events import (
     ChunksRetrieved,
     ChunksStored,
@@ -29,112 +27,19 @@ from lmcache_core.model.names import parse_model_name
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.open_lookups import Lookup
 
-PAIRS_MAX: Final = 1024
-"""Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.
 
-A row without requests in a long time keeps its place.  If its counts moved to the others', the others' would grow
-by what happened long ago, and every rate made of them would show it as new; if they were forgotten, sums would fall, and
-rates made of sums take that for a restart.
-"""
-OTHER: Final = "_other"
-"""Model and salt of that row."""
-
-
-Tenant: TypeAlias = tuple[str, str]
-"""Served model name and cache salt: whose row it is."""
-
-
-@lru_cache(4 * PAIRS_MAX)
+@lru_cache(4 * TENANTS_MAX)
 def tenant_of(model_name: str, cache_salt: str) -> Tenant:
     """Whose row a request counts in.  Engines and adapters of one served name count together: requests may have any number of
     names, and rows are kept."""
     return parse_model_name(model_name).served, cache_salt
 
 
-@dataclass(slots=True)
-class TenantCounts:
-    """Since the server started.  A chunk of a prompt counts once, however many shards it has; stores and retrieves are of
-    one shard, so that there each shard's object counts.
-
-    A lookup counts with its answer, or as abandoned, never both.  What is missed is what was requested and not hit: it is
-    not counted by itself, so that it always adds up.
-    """
-
-    lookups: int = 0
-    """Answered."""
-    lookup_times: dict[str, Durations] = field(default_factory=dict)
-    """From the lookup to its answer, of the answered ones, by where the hit came from: `none`, `l1` or `l2`."""
-    abandoned: int = 0
-    """Superseded, ended or timed out before there was an answer; nothing else here counts them."""
-    requested_chunks: int = 0
-    hit_l1_chunks: int = 0
-    hit_l2_chunks: int = 0
-    """Of the hit, what L1 did not have of any shard when the lookup came."""
-    requested_tokens: int = 0
-    """With those of a last partial chunk, which are always missed."""
-    hit_l1_tokens: int = 0
-    hit_l2_tokens: int = 0
-    hit_l1_objects: int = 0
-    """Objects that the answers hold: one for each shard of a chunk."""
-    hit_l2_objects: int = 0
-    stores: int = 0
-    """Commits that published chunks."""
-    stores_late: int = 0
-    """Commits whose slots had run out: nothing was published."""
-    stored_chunks: int = 0
-    stored_bytes: int = 0
-    retrieves: int = 0
-    """Of these, `retrieved_chunks` were given to workers to read."""
-    retrieved_chunks: int = 0
-    retrieved_bytes: int = 0
-    early_exits: Counter[str] = field(default_factory=Counter)
-    """Lookups that could find nothing, by reason; they are among `lookups`, too."""
-    refused_chunks: Counter[str] = field(default_factory=Counter)
-    """Not stored, by reason (`contracts.events.StoreRefused`)."""
-    refused_bytes: Counter[str] = field(default_factory=Counter)
-    unread_chunks: Counter[str] = field(default_factory=Counter)
-    """Of retrieves that were not served, by reason: `missing`, `overwritten` or `too_many_transfers`."""
-
-    @property
-    def hit_chunks(self) -> int:
-        return self.hit_l1_chunks + self.hit_l2_chunks
-
-    @property
-    def hit_tokens(self) -> int:
-        return self.hit_l1_tokens + self.hit_l2_tokens
-
-    @property
-    def missed_chunks(self) -> int:
-        return self.requested_chunks - self.hit_chunks
-
-    @property
-    def missed_tokens(self) -> int:
-        return self.requested_tokens - self.hit_tokens
-
-    def copy(self) -> TenantCounts:
-        copied = TenantCounts()
-        copied.add(self)
-        return copied
-
-    def add(self, other: TenantCounts) -> None:
-        """Count what the other one counts, too."""
-        for name in _NUMBERS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in _BY_REASON:
-            getattr(self, name).update(getattr(other, name))
-        for tier, times in other.lookup_times.items():
-            self.lookup_times.setdefault(tier, Durations()).add(times)
-
-
-_BY_REASON: Final = ("early_exits", "refused_chunks", "refused_bytes", "unread_chunks")
-_NUMBERS: Final = tuple(item.name for item in fields(TenantCounts) if item.name not in (*_BY_REASON, "lookup_times"))
-
-
 class Counters:
     """Safe from any thread.  Each change is complete when it is seen, and takes the same time however many rows there
     are."""
 
-    def __init__(self, pairs_max: int = PAIRS_MAX) -> None:
+    def __init__(self, pairs_max: int = TENANTS_MAX) -> None:
         self._pairs_max = pairs_max
         self._lock = threading.Lock()  # guards all below
         self._rows: dict[Tenant, TenantCounts] = {}
@@ -212,7 +117,7 @@ class Counters:
         row = self._rows.get(tenant)
         if row is None:
             if len(self._rows) >= self._pairs_max:
-                tenant = (OTHER, OTHER)
+                tenant = (OTHER_TENANT, OTHER_TENANT)
             row = self._rows.setdefault(tenant, TenantCounts())
         return row
 

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from lmcache_core import Sample
-from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_observability.metrics import history
 from lmcache_observability.metrics.ceiling import ALL, Ceiling
 from lmcache_observability.metrics.history import ACTUAL, CEILING, FIGURES, History, Moment
+from lmcache_observability.samples.catalogue import SAMPLE_KINDS
 
 
 def at(moment: Moment, name: str) -> float | None:

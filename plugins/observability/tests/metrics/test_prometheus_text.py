@@ -15,12 +15,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_observability.metrics import block_life, chunk_kinds, distributions, own_gauges
 from lmcache_observability.metrics.metric_kind import Distribution, Exemplar, Family, MetricKind, MetricType
 from lmcache_observability.metrics.prometheus_name import prometheus_name
 from lmcache_observability.metrics.prometheus_text import OPEN_METRICS, TEXT, exposition
 from lmcache_observability.metrics.sample_families import metric_kind
+from lmcache_observability.samples.catalogue import SAMPLE_KINDS
 
 OPEN = "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"
 TARGET = {"service.name": "lmcache", "service.instance.id": "i"}

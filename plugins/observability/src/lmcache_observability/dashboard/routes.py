@@ -13,6 +13,7 @@ from lmcache_core import HttpAnswer, HttpContext, HttpRequest, HttpRoute, Subscr
 from lmcache_observability.dashboard.recent_events import RecentEvents
 from lmcache_observability.dashboard.snapshot import snapshot
 from lmcache_observability.metrics.subscriber import MetricsSubscriber
+from lmcache_observability.samples.catalogue import samples
 from lmcache_observability.tracing.slow_requests import SlowRequestsSubscriber
 
 SLOW_REQUESTS: Final = 10
@@ -66,7 +67,7 @@ def open_dashboard(settings: None, context: HttpContext) -> Sequence[HttpRoute]:
         return HttpAnswer(
             snapshot(
                 context.server,
-                context.server.samples(),
+                samples(context.server),
                 metrics.ceilings() if isinstance(metrics, MetricsSubscriber) else (),
                 metrics.history.moments() if isinstance(metrics, MetricsSubscriber) else (),
                 slow.slowest.list(SLOW_REQUESTS, time.time()) if isinstance(slow, SlowRequestsSubscriber) else (),

@@ -35,6 +35,7 @@ from lmcache_observability.metrics.request_traces import RequestTraces
 from lmcache_observability.metrics.sample_families import SampleFamilies
 from lmcache_observability.metrics.scrape_port import ScrapePort
 from lmcache_observability.metrics.settings import MetricsSettings
+from lmcache_observability.samples.catalogue import sample_kinds, samples
 
 if TYPE_CHECKING:
     from lmcache_observability.metrics.chunks import Chunks
@@ -98,14 +99,14 @@ class MetricsSubscriber(Subscriber):
 
     def begin(self, server: ServerView) -> None:
         info = server.info
-        self._server, self._samples = server, SampleFamilies(server.sample_kinds, self._labels)
+        self._server, self._samples = server, SampleFamilies(sample_kinds(server), self._labels)
         self._traces.begin_server(info.boot_id)
         self._target = {
             "service.name": "lmcache",
             "service.instance.id": info.instance_id,
             "service.version": info.version,
         }
-        self.history.start(server.samples, self._ceiling_of_late)
+        self.history.start(lambda: samples(server), self._ceiling_of_late)
         if self._push:
             self._push.start(self.families, self._target)
         if self._port:
@@ -142,7 +143,7 @@ class MetricsSubscriber(Subscriber):
             ceilings = self._chunks.ceilings(time.monotonic()) if self._chunks else []
             exemplars = self._distributions.exemplars()
         # later, so that no event counts of what is not counted yet
-        found = self._samples.of(self._server.samples(), exemplars) if self._samples and self._server else []
+        found = self._samples.of(samples(self._server), exemplars) if self._samples and self._server else []
         found += [*of_events, *hit_rate_families(ceilings)]
         if self._push:
             found.append(push_family(self._push.pushes))
@@ -161,7 +162,7 @@ class MetricsSubscriber(Subscriber):
 
     def samples(self) -> Sequence[Sample]:
         """The server's, of this moment; none before it has begun.  Any thread."""
-        return self._server.samples() if self._server else ()
+        return samples(self._server) if self._server else ()
 
     def _gather(self, event: Event) -> None:
         self._gathered.append(event)

@@ -6,19 +6,22 @@ import gc
 import os
 import resource
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state
-from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, counter, gauge, histogram, kinds_in
-from lmcache_core.events.bus import BusCounters
-from lmcache_core.events.subscriber_queue import SubscriberStatus
-from lmcache_core.model.names import parse_model_name
-
-if TYPE_CHECKING:
-    from lmcache_core.app.parts import Parts
+from lmcache_core import (
+    BOUNDS_SECONDS,
+    PortCounts,
+    Sample,
+    ServerCounts,
+    ServerState,
+    ServerView,
+    SubscriberStatus,
+    parse_model_name,
+    server_state,
+)
+from lmcache_observability.samples.kinds import counter, gauge, histogram, kinds_in
 
 BUILD: Final = gauge(
     "lmcache.build.info", "1", "1, with the server's version and the kernels it runs on.", "version", "python", "native"
@@ -141,56 +144,49 @@ KINDS: Final = kinds_in(globals())
 _PROC: Final = Path("/proc/self")
 
 
-def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> Iterator[Sample]:
-    yield BUILD.of(1, parts.info.version, sys.version.split()[0], "yes" if parts.common.kernels.native else "no")
-    yield UPTIME.of(uptime_seconds)
+def server_samples(server: ServerView, counts: ServerCounts) -> Iterator[Sample]:
+    conditions = server.conditions()
+    yield BUILD.of(1, server.info.version, sys.version.split()[0], "yes" if counts.native else "no")
+    yield UPTIME.of(counts.uptime_seconds)
     yield HEALTHY.of(server_state(conditions) is ServerState.HEALTHY)
     for condition, _ in conditions:
         yield CONDITION.of(1, condition.name, condition.severity.value, condition.subject)
-    yield from _requests(parts)
-    workers = Counter((worker.model_name, worker.inline) for worker in parts.engine_port.workers.registered())
-    for (model_name, inline), count in workers.items():
-        model = parse_model_name(model_name)
-        yield WORKERS.of(count, model.served, model.identity, "inline" if inline else "shared_memory")
-    yield LOOKUPS_OPEN.of(parts.tiers.storage.lookups_open)
-    yield LOOKUPS_OLDEST.of(parts.tiers.storage.oldest_lookup_seconds)
-    yield PROMPT_BYTES.of(parts.engine_port.prompts.size_bytes)
-    yield PROMPT_TENANTS.of(parts.engine_port.prompts.tenants)
-    for name, thread in parts.supervisor.threads.items():
-        yield THREAD_RESTARTS.of(thread.restarts, name)
-    yield THREADS_DOWN.of(sum(thread.down for thread in parts.supervisor.threads.values()))
-    for seat, _ in parts.guarded_policies():
-        yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
-    yield from _events(parts.common.bus.counters())
+    yield from _port(counts.port)
+    yield LOOKUPS_OPEN.of(counts.lookups_open)
+    yield LOOKUPS_OLDEST.of(counts.oldest_lookup_seconds)
+    yield PROMPT_BYTES.of(counts.prompt_bytes)
+    yield PROMPT_TENANTS.of(counts.prompt_tenants)
+    for name, restarts in counts.thread_restarts.items():
+        yield THREAD_RESTARTS.of(restarts, name)
+    yield THREADS_DOWN.of(counts.threads_down)
+    for policy, failures in counts.policy_failures.items():
+        yield POLICY_FAILURES.of(failures, policy)
+    for name, status in counts.subscribers.items():
+        yield from _subscriber(name, status)
     yield from _process()
 
 
-def _requests(parts: Parts) -> Iterator[Sample]:
-    answered = parts.engine_port.router.answered()
-    counters = parts.engine_port.router.counters  # later, so that no more are answered than were received
-    for (operation, outcome), times in answered.items():
+def _port(counts: PortCounts) -> Iterator[Sample]:
+    for (operation, outcome), times in counts.times.items():
         yield REQUESTS.of(sum(times.counts), operation, outcome)
         yield REQUEST_TIMES.histogram_of(times, operation, outcome)
-    yield REQUESTS_RECEIVED.of(counters.requests)
-    yield REQUESTS_DROPPED.of(counters.dropped)
-    yield ANSWERS_WAITING.of(counters.waiting_bytes)
-    yield CONNECTIONS_UNREAD.of(counters.closed)
-    yield REQUESTS_WAITING.of(parts.engine_port.pooled.waiting, parts.engine_port.pooled.name)
-    yield REQUESTS_WAITING.of(parts.engine_port.affine.waiting, parts.engine_port.affine.name)
-    yield REQUESTS_OLDEST.of(parts.engine_port.router.oldest_seconds)
-    yield UNSALTED.of(parts.engine_port.gate.refused)
-    connections = parts.engine_port.handshakes.counters
+    requests, connections = counts.requests, counts.connections
+    yield REQUESTS_RECEIVED.of(requests.requests)
+    yield REQUESTS_DROPPED.of(requests.dropped)
+    yield ANSWERS_WAITING.of(requests.waiting_bytes)
+    yield CONNECTIONS_UNREAD.of(requests.closed)
+    for pool, waiting in counts.waiting.items():
+        yield REQUESTS_WAITING.of(waiting, pool)
+    yield REQUESTS_OLDEST.of(counts.oldest_seconds)
+    yield UNSALTED.of(counts.unsalted)
     yield CONNECTIONS.of(connections.accepted - connections.closed)
     yield HANDSHAKES.of(connections.ok, "ok")
     yield HANDSHAKES.of(connections.refused, "refused")
     yield HANDSHAKES.of(connections.incomplete, "incomplete")
     yield HANDSHAKES.of(connections.forbidden, "forbidden")
-
-
-def _events(counters: BusCounters) -> Iterator[Sample]:
-    """By subscriber."""
-    for name, status in counters.subscribers.items():
-        yield from _subscriber(name, status)
+    for (model_name, inline), count in counts.workers.items():
+        model = parse_model_name(model_name)
+        yield WORKERS.of(count, model.served, model.identity, "inline" if inline else "shared_memory")
 
 
 def _subscriber(name: str, status: SubscriberStatus) -> Iterator[Sample]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lmcache_core.contracts.samples import BOUNDS_SECONDS, Durations, Sample, counter, histogram, kinds_in
-from lmcache_core.storage.counters import Tenant, TenantCounts
+from lmcache_core import BOUNDS_SECONDS, Durations, Sample, Tenant, TenantCounts
+from lmcache_observability.samples.kinds import counter, histogram, kinds_in
 
 _TENANT: Final = ("model_name", "cache_salt")
 

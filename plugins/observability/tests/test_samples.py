@@ -13,12 +13,12 @@ import pytest
 from core.tests.injected import FAULT_INJECT, injected
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_observability.samples.catalogue import SAMPLE_KINDS, sample_kinds, samples
 
 CHUNKS = 16
 TOKENS = 16 * CHUNKS
@@ -43,7 +43,7 @@ def start() -> Iterator[Callable[..., Server]]:
 def values(server: Server) -> defaultdict[str, dict[tuple[str, ...], float]]:
     """By name and labels; a value that comes twice is an error."""
     found: defaultdict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
-    for name, value, labels, _ in server.samples():
+    for name, value, labels, _ in samples(server):
         assert labels not in found[name], (name, labels)
         found[name][labels] = value
     return found
@@ -111,11 +111,11 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
 
 def test_every_value_is_of_a_kind(start: Callable[..., Server]) -> None:
     server = start(l1_size_gb=1 / 16, l2_adapter=({"type": "memory"},))
-    kinds = {kind.name: kind for kind in server.sample_kinds}
+    kinds = {kind.name: kind for kind in sample_kinds(server)}
     with FakeEngine(server.info.engine_endpoint, salt="tenant") as engine:
         engine.store(prompt(1), "a")
         engine.lookup(prompt(1), "a")
-        for name, value, labels, _ in server.samples():
+        for name, value, labels, _ in samples(server):
             assert len(labels) == len(kinds[name].labels), name
             assert isinstance(value, int | float)
             assert all(isinstance(label, str) for label in labels), name

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lmcache_core.contracts.conditions import ActiveCondition
-from lmcache_core.contracts.l2_adapter import CircuitState
-from lmcache_core.contracts.l2_eviction import L2EvictionCounts
-from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
-from lmcache_core.contracts.serde import SerdeAdapter
-from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_conditions import adapter_subject
-from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
-from lmcache_core.controllers.conditions import is_well
-from lmcache_core.controllers.prefetch import PrefetchCounts
-from lmcache_core.controllers.store_units import StoreView
-from lmcache_core.model.results import Outcome
+from lmcache_core import (
+    AdapterCounts,
+    AdapterView,
+    CircuitState,
+    L2Counts,
+    Outcome,
+    PrefetchCounts,
+    Sample,
+    StoreView,
+    VerbCounts,
+)
+from lmcache_observability.samples.kinds import counter, gauge, kinds_in
 
 STORE_ADMITTED: Final = counter(
     "lmcache.l2.store.admitted",
@@ -230,15 +230,18 @@ KINDS: Final = kinds_in(globals())
 _L1_TAG: Final = "_default"
 
 
-def store_samples(views: Mapping[str, StoreView], backlog_bytes: int, refused: int) -> Iterator[Sample]:
-    """`views` by the name of the adapter."""
-    for name, view in views.items():
-        yield from _of_adapter(name, view)
-    yield BACKLOG.of(backlog_bytes)
-    yield TURNED_AWAY.of(refused)
+def l2_samples(counts: L2Counts) -> Iterator[Sample]:
+    for name, view in counts.stores.items():
+        yield from _stores_of(name, view)
+    yield BACKLOG.of(counts.backlog_bytes)
+    yield TURNED_AWAY.of(counts.turned_away)
+    yield from _prefetches(counts.prefetch)
+    yield from _adapters(counts.adapters)
+    for adapter in counts.adapters:
+        yield from _serdes(adapter)
 
 
-def _of_adapter(name: str, view: StoreView) -> Iterator[Sample]:
+def _stores_of(name: str, view: StoreView) -> Iterator[Sample]:
     """All of one moment: what was admitted is what ended and what is pending."""
     counts = view.counts
     yield STORE_ADMITTED.of(counts.admitted, name)
@@ -262,7 +265,7 @@ def _of_adapter(name: str, view: StoreView) -> Iterator[Sample]:
         yield STORE_SPEED.of(view.bytes_per_second, name)
 
 
-def prefetch_samples(counts: PrefetchCounts) -> Iterator[Sample]:
+def _prefetches(counts: PrefetchCounts) -> Iterator[Sample]:
     yield PREFETCHES.of(counts.in_flight)
     yield PREFETCHES_QUEUED.of(counts.queued)
     yield PREFETCHES_ENDED.of(counts.completed, "completed")
@@ -275,35 +278,43 @@ def prefetch_samples(counts: PrefetchCounts) -> Iterator[Sample]:
     yield PREFETCH_WAITS.of(counts.allocation_waits)
 
 
-def adapter_samples(
-    clients: Sequence[AdapterClient],
-    evictions: Iterable[tuple[str, L2EvictionCounts]],
-    conditions: Sequence[ActiveCondition],
-) -> Iterator[Sample]:
-    """`evictions` are those of adapters that have one, with the adapter's name."""
+def _adapters(adapters: Sequence[AdapterView]) -> Iterator[Sample]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
-    for client in clients:
-        states["healthy" if client.answers else "unhealthy"] += 1
-        counts, name = client.counters.snapshot(), client.name
-        for verb, row in counts.verbs.items():
-            yield from _jobs(name, verb, row)
-        yield from _stores(name, client.index, counts.verbs["store"])
-        yield from _loads(name, client.index, counts)
-        yield BUSY_SECONDS.of(counts.busy_seconds, name)
-        yield IO.of(counts.verbs["store"].done_bytes, name, "write")
-        yield IO.of(counts.verbs["load"].done_bytes, name, "read")
-        yield REJECTED.of(counts.rejected, name)
-        yield HEALTHY.of(is_well(adapter_subject(name), conditions), name)
-        yield from _adapter(client)
+    for adapter in adapters:
+        states["healthy" if adapter.answers else "unhealthy"] += 1
+        yield from _adapter(adapter)
     for state, count in states.items():
         yield STORE_ADAPTERS.of(count, state, _L1_TAG)
         yield LOAD_ADAPTERS.of(count, state)
-    for name, evicted in evictions:
-        yield EVICTED.of(evicted.evicted, name)
-        yield EVICTED_BYTES.of(evicted.evicted_bytes, name)
-        yield NOT_EVICTED.of(evicted.gone, name, "gone")
-        yield NOT_EVICTED.of(evicted.refused, name, "refused")
-        yield NOT_EVICTED.of(evicted.failed, name, "failed")
+
+
+def _adapter(adapter: AdapterView) -> Iterator[Sample]:
+    name, counts = adapter.name, adapter.counts
+    for verb, row in counts.verbs.items():
+        yield from _jobs(name, verb, row)
+    yield from _stores(name, adapter.index, counts.verbs["store"])
+    yield from _loads(name, adapter.index, counts)
+    yield BUSY_SECONDS.of(counts.busy_seconds, name)
+    yield IO.of(counts.verbs["store"].done_bytes, name, "write")
+    yield IO.of(counts.verbs["load"].done_bytes, name, "read")
+    yield REJECTED.of(counts.rejected, name)
+    yield HEALTHY.of(adapter.healthy, name)
+    yield TIMEOUTS.of(adapter.timeouts, name)
+    yield FAULTS.of(adapter.faults, name)
+    if adapter.circuit is not None:
+        for state in CircuitState:
+            yield CIRCUIT.of(state is adapter.circuit.state, name, state.value)
+    if adapter.usage is not None:
+        yield USED.of(adapter.usage.used_bytes, name)
+        yield HELD_OBJECTS.of(adapter.usage.objects, name)
+        if adapter.usage.capacity_bytes is not None:
+            yield CAPACITY.of(adapter.usage.capacity_bytes, name)
+    if adapter.eviction is not None:
+        yield EVICTED.of(adapter.eviction.evicted, name)
+        yield EVICTED_BYTES.of(adapter.eviction.evicted_bytes, name)
+        yield NOT_EVICTED.of(adapter.eviction.gone, name, "gone")
+        yield NOT_EVICTED.of(adapter.eviction.refused, name, "refused")
+        yield NOT_EVICTED.of(adapter.eviction.failed, name, "failed")
 
 
 def _jobs(name: str, verb: str, row: VerbCounts) -> Iterator[Sample]:
@@ -340,32 +351,14 @@ def _loads(name: str, index: int, counts: AdapterCounts) -> Iterator[Sample]:
     yield LOADING_BYTES.of(loads.pending_bytes, name, str(index))
 
 
-def _adapter(client: AdapterClient) -> Iterator[Sample]:
-    yield TIMEOUTS.of(client.timeouts, client.name)
-    yield FAULTS.of(client.counters.faults, client.name)
-    circuit = client.circuit()
-    if circuit is not None:
-        for state in CircuitState:
-            yield CIRCUIT.of(state is circuit.state, client.name, state.value)
-    usage = client.usage()
-    if usage is not None:
-        yield USED.of(usage.used_bytes, client.name)
-        yield HELD_OBJECTS.of(usage.objects, client.name)
-        if usage.capacity_bytes is not None:
-            yield CAPACITY.of(usage.capacity_bytes, client.name)
-
-
-def serde_samples(clients: Iterable[AdapterClient]) -> Iterator[Sample]:
-    """Bytes, time and failures of the serdes between L1 and adapters, in each direction."""
-    for client in clients:
-        if not isinstance(client.adapter, SerdeAdapter):
-            continue
-        for (serde, direction), row in client.adapter.serde_counts().items():
-            labels = (client.name, serde, direction)
-            yield SERDE_OBJECTS.of(row.objects, *labels)
-            yield SERDE_INPUT.of(row.input_bytes, *labels)
-            yield SERDE_OUTPUT.of(row.output_bytes, *labels)
-            yield SERDE_SECONDS.of(row.seconds, *labels)
-            yield SERDE_FAILURES.of(row.failures, *labels)
-        for reason, count in client.adapter.refusals().items():
-            yield SERDE_REFUSED.of(count, client.name, reason)
+def _serdes(adapter: AdapterView) -> Iterator[Sample]:
+    """Bytes, time and failures of the serdes between L1 and the adapter, in each direction."""
+    for (serde, direction), row in adapter.serdes.items():
+        labels = (adapter.name, serde, direction)
+        yield SERDE_OBJECTS.of(row.objects, *labels)
+        yield SERDE_INPUT.of(row.input_bytes, *labels)
+        yield SERDE_OUTPUT.of(row.output_bytes, *labels)
+        yield SERDE_SECONDS.of(row.seconds, *labels)
+        yield SERDE_FAILURES.of(row.failures, *labels)
+    for reason, count in adapter.serde_refusals.items():
+        yield SERDE_REFUSED.of(count, adapter.name, reason)

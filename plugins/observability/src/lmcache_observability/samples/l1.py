@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
-from lmcache_core.l1.contents import SlotCounts
-from lmcache_core.storage.counters import OTHER, PAIRS_MAX
-
-if TYPE_CHECKING:
-    from lmcache_core.app.parts import Parts
+from lmcache_core import OTHER_TENANT, TENANTS_MAX, L1Counts, Quota, Sample, SlotCounts
+from lmcache_observability.samples.kinds import counter, gauge, kinds_in
 
 _TIER: Final = ("l1_tag", "backend")
 _TAG: Final = "_default"
@@ -32,13 +28,13 @@ STORE_WAITS: Final = counter("lmcache.l1.store_waits", "{wait}", "Times that a s
 SALT_USED: Final = gauge(
     "lmcache.l1.salt.usage",
     "By",
-    f"Bytes of a salt's slots; beyond {PAIRS_MAX} salts, those of the smallest together.",
+    f"Bytes of a salt's slots; beyond {TENANTS_MAX} salts, those of the smallest together.",
     "cache_salt",
 )
 QUOTA: Final = gauge(
     "lmcache.quota.limit",
     "By",
-    f"What a salt may use of L1, where it has a limit of its own; of the first {PAIRS_MAX} by use.",
+    f"What a salt may use of L1, where it has a limit of its own; of the first {TENANTS_MAX} by use.",
     "cache_salt",
 )
 EVICTED: Final = counter(
@@ -65,29 +61,27 @@ OVERWRITTEN: Final = counter(
 KINDS: Final = kinds_in(globals())
 
 
-def l1_samples(parts: Parts) -> Iterator[Sample]:
-    cache, arena = parts.tiers.cache, parts.tiers.arena
-    yield from _slots(cache.contents.state_counts(), arena.kind)
-    yield BACKED.of(arena.backed_bytes)
-    yield OBJECTS.of(cache.objects)
-    for owner, count in cache.leases.count_by_owner().items():
+def l1_samples(counts: L1Counts) -> Iterator[Sample]:
+    yield from _slots(counts.slots, counts.kind)
+    yield BACKED.of(counts.backed_bytes)
+    yield OBJECTS.of(counts.objects)
+    for owner, count in counts.leases.items():
         yield LEASES.of(count, owner)
-    yield PINNED.of(parts.tiers.storage.pins.totals().size_bytes)
-    for slot_bytes, count in cache.slabs.count_by_size().items():
+    yield PINNED.of(counts.pinned_bytes)
+    for slot_bytes, count in counts.slabs.items():
         yield SLABS.of(count, str(slot_bytes))
-    yield STORES_WAITING.of(cache.stores_waiting)
-    yield STORE_WAITS.of(cache.store_waits)
-    for (salt, reason), left in cache.evictions().items():
+    yield STORES_WAITING.of(counts.stores_waiting)
+    yield STORE_WAITS.of(counts.store_waits)
+    for (salt, reason), left in counts.evictions.items():
         yield EVICTED.of(left.objects, salt, reason)
         yield EVICTED_BYTES.of(left.slot_bytes, salt, reason)
-    yield EVICTION_TICKS.of(parts.tiers.eviction.rounds)
-    yield EVICTION_TRIGGERED.of(parts.tiers.eviction.rounds_triggered)
-    dropped, quarantined = parts.tiers.storage.expired
-    yield EXPIRED.of(dropped, "dropped")
-    yield EXPIRED.of(quarantined, "quarantined")
-    if cache.checks is not None:
-        yield OVERWRITTEN.of(cache.checks.overwritten)
-    yield from _salts(parts)
+    yield EVICTION_TICKS.of(counts.eviction_rounds)
+    yield EVICTION_TRIGGERED.of(counts.eviction_rounds_triggered)
+    yield EXPIRED.of(counts.expired_dropped, "dropped")
+    yield EXPIRED.of(counts.expired_quarantined, "quarantined")
+    if counts.overwritten is not None:
+        yield OVERWRITTEN.of(counts.overwritten)
+    yield from _salts(counts.quotas)
 
 
 def _slots(counts: SlotCounts, backend: str) -> Sequence[Sample]:
@@ -103,13 +97,12 @@ def _slots(counts: SlotCounts, backend: str) -> Sequence[Sample]:
     )
 
 
-def _salts(parts: Parts) -> Iterator[Sample]:
-    quotas = parts.tiers.quotas.everything()
-    shown = nlargest(PAIRS_MAX, quotas, key=lambda quota: quota.used_bytes)
+def _salts(quotas: Sequence[Quota]) -> Iterator[Sample]:
+    shown = nlargest(TENANTS_MAX, quotas, key=lambda quota: quota.used_bytes)
     for quota in shown:
         yield SALT_USED.of(quota.used_bytes, quota.salt)
         if quota.is_own and quota.limit_bytes is not None:
             yield QUOTA.of(quota.limit_bytes, quota.salt)
     if len(quotas) > len(shown):
         rest = sum(quota.used_bytes for quota in quotas) - sum(quota.used_bytes for quota in shown)
-        yield SALT_USED.of(rest, OTHER)
+        yield SALT_USED.of(rest, OTHER_TENANT)
