@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -87,3 +88,63 @@ def test_what_lies_beyond_the_end_is_the_end() -> None:
     recency.insert([1, 2], 1)
     assert recency.scan(0, 2**62, 2**62) == ([], -1)
     assert recency.scan(7, 0, 10) == ([], -1)
+
+
+KEY = bytes(32)
+CHUNK = array("I", range(4))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0, 8, 5, KEY),
+        (2**40, 8, 5, KEY),
+        (4, 0, 5, KEY),
+        (4, 2**40, 5, KEY),
+        (4, -1, 5, KEY),
+        (4, 8, 2**61 - 1, KEY),
+        (4, 8, -1, KEY),
+        (4, 8, 5, b"short"),
+        (4, 8, 5, None),
+    ],
+)
+def test_a_table_of_chunks_is_not_made_of_what_cannot_be(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        native.ChunkTable(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("add", (0, 0, CHUNK, HASHES[0], 0, 0)),
+        ("add", (2**16, 0, CHUNK, HASHES[0], 0, 0)),
+        ("add", (1, 2**64, CHUNK, HASHES[0], 0, 0)),
+        ("add", (1, 0, CHUNK[:3], HASHES[0], 0, 0)),
+        ("add", (1, 0, [*CHUNK, 4], HASHES[0], 0, 0)),
+        ("add", (1, 0, [1, 2, 3, 2**32], HASHES[0], 0, 0)),
+        ("add", (1, 0, [1, 2, 3, -1], HASHES[0], 0, 0)),
+        ("add", (1, 0, [1, 2, 3, 4.0], HASHES[0], 0, 0)),
+        ("add", (1, 0, array("Q", range(4)), HASHES[0], 0, 0)),
+        ("add", (1, 0, memoryview(array("I", range(8)))[::2], HASHES[0], 0, 0)),
+        ("add", (1, 0, CHUNK, b"short", 0, 0)),
+        ("add", (1, 0, CHUNK, "text", 0, 0)),
+        ("add", (1, 0, CHUNK, HASHES[0], 2**32, 0)),
+        ("add", (1, 0, CHUNK, HASHES[0], 0, 2**64)),
+        ("match", (1, 0, CHUNK, 0)),
+        ("match", (1, 0, CHUNK, -1)),
+        ("match", (1, 0, "text", 1)),
+        ("match", (1, 0, None, 1)),
+        ("note", (2**32, HASHES[0], True)),
+        ("note", (1, b"short", True)),
+    ],
+)
+def test_a_table_of_chunks_refuses_and_stays_whole(call: str, arguments: tuple[Any, ...]) -> None:
+    table = native.ChunkTable(4, 8, 5, KEY)
+    assert table.add(1, 0, CHUNK, HASHES[1], 7, 9) == 0
+    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
+        getattr(table, call)(*arguments)
+    assert len(table) == 1
+    for entry in (0, 2, 8, 9, 2**32 - 1):
+        table.note(entry, HASHES[1], False)
+    assert table.match(1, 0, [0, 0, *CHUNK], 2**62) == []
+    assert table.match(1, 0, [0, 0, *CHUNK], 1) == [(2, HASHES[1], 7, 9, 1, False)]

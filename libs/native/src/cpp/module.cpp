@@ -1,3 +1,4 @@
+#include "chunk_table_binding.h"
 #include "fault_guard.h"
 #include "io/fault_gate.h"
 #include "page_copy_binding.h"
@@ -12,6 +13,8 @@ constexpr int KERNEL_ABI = 1;
 constexpr int PAGE_COPY_ABI = 1;
 // And for read_rows.
 constexpr int ROW_READ_ABI = 1;
+// And for ChunkTable, with read_prompt beside it.
+constexpr int CHUNK_TABLE_ABI = 1;
 
 // The process's one guard, for the module beside this one.
 constexpr lmcache::io::FaultGuard FAULT_GUARD{lmcache::install_fault_guard, lmcache::run_guarded};
@@ -22,7 +25,9 @@ NB_MODULE(_kernels, module) {
     module.attr("KERNEL_ABI") = KERNEL_ABI;
     module.attr("PAGE_COPY_ABI") = PAGE_COPY_ABI;
     module.attr("ROW_READ_ABI") = ROW_READ_ABI;
+    module.attr("CHUNK_TABLE_ABI") = CHUNK_TABLE_ABI;
     module.attr("_fault_guard") = nanobind::capsule(&FAULT_GUARD);
+    lmcache::bind_chunk_table(module);
     lmcache::bind_page_copy(module);
     lmcache::bind_prompt(module);
     lmcache::bind_recency(module);

@@ -15,14 +15,15 @@ namespace nb = nanobind;
 
 [[noreturn]] inline void refuse_argument(const std::string& why) { throw nb::value_error(why.c_str()); }
 
-// A copy of a contiguous buffer of int64, uint64 or float32: other threads may change the original while the GIL is released.
+// A copy of a contiguous buffer of int64, uint64, uint32 or float32: other threads may change the original while the GIL is released.
 template <typename Number> std::vector<Number> numbers_of(nb::handle object, const std::string& name) {
     constexpr bool real = std::is_floating_point_v<Number>;
     Py_buffer buffer;
     if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_FULL_RO) != 0) throw nb::python_error();
     std::string format = buffer.format == nullptr ? "B" : buffer.format;
     if (format.size() == 2 && std::strchr("@=<", format[0]) != nullptr) format.erase(0, 1);
-    const char* formats = real ? "f" : std::is_signed_v<Number> ? "ql" : "QL";
+    constexpr bool narrow = sizeof(Number) == 4;
+    const char* formats = real ? "f" : narrow ? "I" : std::is_signed_v<Number> ? "ql" : "QL";
     const bool fits = format.size() == 1 && std::strchr(formats, format[0]) != nullptr &&
                       buffer.itemsize == sizeof(Number) && buffer.ndim == 1 && PyBuffer_IsContiguous(&buffer, 'C');
     std::vector<Number> numbers;
@@ -31,7 +32,7 @@ template <typename Number> std::vector<Number> numbers_of(nb::handle object, con
         if (!numbers.empty()) std::memcpy(numbers.data(), buffer.buf, numbers.size() * sizeof(Number));
     }
     PyBuffer_Release(&buffer);
-    if (!fits) refuse_argument(name + " must be one contiguous row of " + (real ? "float32" : std::is_signed_v<Number> ? "int64" : "uint64"));
+    if (!fits) refuse_argument(name + " must be one contiguous row of " + (real ? "float32" : narrow ? "uint32" : std::is_signed_v<Number> ? "int64" : "uint64"));
     return numbers;
 }
 

@@ -1,11 +1,13 @@
 """Compiled implementations of the kernels, which behave as the pure ones do.  What each does is written down there:
-`Recency` and `SlotTable` in `lmcache_core/kernels/interfaces.py`, `ReadPrompt` in `lmcache_client/hash_chain.py`.  And
+`Recency` and `SlotTable` in `lmcache_core/kernels/interfaces.py`, `ReadPrompt` in `lmcache_client/hash_chain.py`, `ChunkTable`
+in `lmcache_blend_index/table.py`.  And
 `copy_pages` and `read_rows`, which move KV between an engine's pages and chunk objects."""
 
 from __future__ import annotations
 
 from lmcache_native._kernels import (
     BFLOAT16,
+    CHUNK_TABLE_ABI,
     FLOAT16,
     FLOAT32,
     GATHER,
@@ -13,6 +15,7 @@ from lmcache_native._kernels import (
     PAGE_COPY_ABI,
     ROW_READ_ABI,
     SCATTER,
+    ChunkTable,
     Recency,
     SlotTable,
     copy_pages,
@@ -24,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BFLOAT16",
+    "CHUNK_TABLE_ABI",
     "FLOAT16",
     "FLOAT32",
     "GATHER",
@@ -31,6 +35,7 @@ __all__ = [
     "PAGE_COPY_ABI",
     "ROW_READ_ABI",
     "SCATTER",
+    "ChunkTable",
     "Recency",
     "SlotTable",
     "__version__",
