@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots
 from lmcache_devkit.fake_engine import FakeEngine
 from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
 from tests.peers.site import CHUNK_TOKENS, PeerServer, until
@@ -19,6 +21,8 @@ CHUNKS: Final = 4
 DOCUMENT: Final = list(range(5000, 5000 + CHUNKS * CHUNK_TOKENS))
 OTHER: Final = list(range(9000, 9000 + CHUNKS * CHUNK_TOKENS))
 QUESTION: Final = [7, 8, 9]
+NOISE_SECONDS: Final = 0.1
+"""Of a machine that runs other tests, too."""
 
 
 class BlendFleet:
@@ -84,6 +88,66 @@ def test_the_coordinator_says_what_any_server_has_of_a_prompt(fleet: BlendFleet)
     until(lambda: len(fleet.ask(prompt)["matches"]) == CHUNKS)  # what no server has is not named
     fleet.servers[1].process.kill()
     until(lambda: not fleet.ask(prompt)["matches"])
+
+
+def look_up(engine: FakeEngine, tokens: Sequence[int], request: str) -> BlendAnswer:
+    key = engine.key(tokens, request, 0, len(tokens), of_worker=False)
+    answer = engine.scheduler.call(BLEND_LOOKUP, key, 10.0)
+    assert isinstance(answer, BlendAnswer)
+    return answer
+
+
+def contents(engine: FakeEngine, tokens: Sequence[int], segments: Sequence[BlendSegment], request: str) -> list[bytes]:
+    """The bytes of what a lookup has found."""
+    slots = engine.worker.call(BLEND_PREPARE, engine.key(tokens, request, 0, len(tokens)), segments, engine.instance_id)
+    assert isinstance(slots, BlendSlots)
+    read = [engine.read(slot) for slot in slots.slots if slot is not None]
+    assert engine.worker.call(BLEND_COMMIT, request, engine.instance_id)
+    engine.end(request)
+    return read
+
+
+def test_what_one_server_has_is_blended_by_the_others(fleet: BlendFleet) -> None:
+    first, *others = fleet.engines
+    fleet.store(first, DOCUMENT)
+    right = [first.content(DOCUMENT, chunk) for chunk in range(CHUNKS)]
+    for number, engine in enumerate(others, 1):
+        assert engine.store(OTHER, "own")
+        engine.end("own")
+        prompt = [number, *OTHER, *DOCUMENT]
+        answer = look_up(engine, prompt, "r")
+        starts = [1 + at * CHUNK_TOKENS for at in range(2 * CHUNKS)]
+        assert [each.start for each in answer.segments] == starts, "its own match, and what only the first server has"
+        assert [each.follows for each in answer.segments] == [at % CHUNKS > 0 for at in range(2 * CHUNKS)]
+        assert contents(engine, prompt, answer.segments, "r")[CHUNKS:] == right
+        status = fleet.servers[number].process.status()["modules"]["blend"]
+        assert status["fleet_there"] == CHUNKS
+        assert status["refused"] == {}
+
+
+def test_without_a_coordinator_matches_are_local_and_lookups_wait_20_ms_at_most(fleet: BlendFleet) -> None:
+    first, second, _ = fleet.engines
+    fleet.store(first, DOCUMENT)
+    assert second.store(OTHER, "own")
+    prompt = [1, *OTHER, *DOCUMENT]
+
+    def seconds(count: int, name: str) -> list[float]:
+        taken = []
+        for number in range(count):
+            started = time.monotonic()
+            answer = look_up(second, [number, *OTHER], f"{name}{number}")
+            taken.append(time.monotonic() - started)
+            assert len(answer.segments) == CHUNKS
+            second.end(f"{name}{number}")
+        return taken
+
+    usual = seconds(20, "before")
+    fleet.coordinator.kill()
+    assert len(look_up(second, prompt, "local").segments) == CHUNKS
+    without = seconds(20, "after")
+    assert max(without) < max(usual) + 0.020 + NOISE_SECONDS
+    fleet.coordinator.start()
+    until(lambda: len(look_up(second, prompt, "again").segments) == 2 * CHUNKS)
 
 
 def test_a_coordinator_that_starts_again_knows_it_within_a_full_sync(fleet: BlendFleet) -> None:

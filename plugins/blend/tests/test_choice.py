@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_blend.choice import answer_of, choose
+from lmcache_blend.choice import answer_of, choose, joined
 from lmcache_blend_index import Match, link
 
 SIZE = 4
@@ -90,4 +90,24 @@ def test_segments_follow_where_prompt_and_chain_go_on() -> None:
         (0, 9, False),
         (4, 13, True),
         (4, 17, False),
+    ]
+
+
+def test_matches_of_other_servers_have_the_places_that_none_here_has() -> None:
+    def of(start: int, name: bytes, *, is_missed: bool = False, entry: int = 0) -> Match:
+        return Match(start, name * 32, 1, 0, entry, is_missed)
+
+    local = [
+        of(0, b"a", entry=1),
+        of(20, b"b", entry=2, is_missed=True),
+        of(40, b"c", entry=3, is_missed=True),
+    ]
+    others = [of(0, b"a"), of(3, b"d"), of(4, b"e"), of(16, b"o"), of(20, b"b"), of(41, b"f")]
+    own = [b"x" * 32] * 4 + [b"o" * 32]
+    assert joined(local, others, own, 4) == [
+        of(0, b"a", entry=1),
+        of(4, b"e"),
+        of(20, b"b", entry=2),  # it was not there, and another server has it
+        of(40, b"c", entry=3, is_missed=True),
+        of(41, b"f"),
     ]

@@ -32,13 +32,14 @@ class Family(NamedTuple):
         return f"{self.chain.name.lower()}/{self.chunk_tokens}"
 
 
-def chunk_hashes(family: Family, tokens: Sequence[int]) -> bytes:
-    """Of the whole chunks of a prompt, one behind the other.  Raises ProtocolError."""
+def chunk_hashes(family: Family, tokens: Sequence[int], parent: bytes = b"") -> bytes:
+    """Of the whole chunks of a prompt, one behind the other.  `parent`: hash of the chunk in front of them; empty: they are the
+    first.  Raises ProtocolError."""
     chain = _chain(family, os.environ.get(_SEED_VARIABLE, _SEED))
     header = 1 if len(tokens) <= 15 else 3 if len(tokens) <= 65535 else 5
     try:
         encoded = msgspec.msgpack.encode(tokens)
-        hashes, _, _ = chain.extend((), memoryview(encoded)[header:], 0, len(tokens))
+        hashes, _, _ = chain.extend((parent,) if parent else (), memoryview(encoded)[header:], 0, len(tokens))
     except (ValueError, OverflowError) as error:
         raise ProtocolError(f"token_ids: {error}") from None
     return b"".join(hashes)

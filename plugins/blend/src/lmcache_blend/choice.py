@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from lmcache_blend_index import Match, link
 from lmcache_client import BlendAnswer, BlendSegment
+
+
+def joined(local: Sequence[Match], others: Sequence[Match], own: Sequence[bytes], chunk_tokens: int) -> list[Match]:
+    """The matches that the server knows, ascending, and those that other servers have: where none that is here has their
+    place.  The prompt's own chunks are left out of the latter, because they are asked for in any case."""
+    starts = [each.start for each in local if not each.is_missed]
+    named = {(each.start, each.hash) for each in others}
+    found = [each._replace(is_missed=False) if (each.start, each.hash) in named else each for each in local]
+    known = {(each.start, each.hash) for each in local}
+    for each in others:
+        at = bisect_left(starts, each.start - chunk_tokens + 1)
+        is_taken = at < len(starts) and starts[at] < each.start + chunk_tokens
+        if not is_taken and (each.start, each.hash) not in known and not is_own(each, own, chunk_tokens):
+            found.append(each)
+    return sorted(found)
 
 
 def choose(matches: Sequence[Match], own: Sequence[bytes], chunk_tokens: int) -> list[Match]:

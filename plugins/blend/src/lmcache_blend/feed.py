@@ -119,6 +119,11 @@ class IndexFeed:
             parent = hashes[at - 1] if at else b""
             self._enqueue(_Read(at, parent, [hashes[at]], [encoded], space))
 
+    def stored_elsewhere(self, space: KeySpace, match: Match, parent: bytes, tokens: Sequence[int]) -> None:
+        """This chunk of another server was found, and is here now.  `parent`: hash of the chunk before it.  `find` knows it."""
+        encoded = msgspec.msgpack.encode(tokens)[len(self._header) :]
+        self._enqueue(_Read(match.place, parent, [match.hash], [encoded], space))
+
     def note(self, there: Sequence[Match], gone: Sequence[Match]) -> None:
         """As `ChunkIndex.note`, for each, before anything is matched again.  Waits for nothing."""
         self._enqueue(_Note(there, gone))
@@ -149,8 +154,10 @@ class IndexFeed:
         return []
 
     def find(self, space: KeySpace, tokens: Sequence[int], chunk_hash: bytes) -> Match | None:
-        """As `ChunkIndex.find`."""
+        """As `ChunkIndex.find`, with what was found before."""
         with self._lock:
+            while self._queue and not self.failure:
+                self._step()
             return None if self.failure else self._index.find(space, tokens, chunk_hash)
 
     # --- the thread

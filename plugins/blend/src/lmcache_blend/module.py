@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Final, NamedTuple
 
-from lmcache_blend.choice import answer_of, choose, is_own
+from lmcache_blend.choice import answer_of, choose, is_own, joined
 from lmcache_blend.feed import IndexFeed
+from lmcache_blend.fleet import FleetMatches
 from lmcache_blend.reads import SegmentReads
 from lmcache_blend.settings import CHUNK_SIZE, BlendSettings
 from lmcache_blend_index import ChunkIndex, Match
@@ -63,6 +64,8 @@ class _Prompt(NamedTuple):
     matches: Sequence[Match]
     chosen: Sequence[Match]
     """Those that are asked for, behind its own chunks."""
+    parents: Mapping[Match, bytes]
+    """Of matches of other servers."""
     tokens: Callable[[], Sequence[int]]
 
 
@@ -74,6 +77,8 @@ class BlendModule(RequestModule):
         self._stride = settings.probe_stride
         self.index = ChunkIndex(context.chunk_tokens, settings.index_chunks)
         self.feed = IndexFeed(self.index, journal, context.hasher, context.clock)
+        self.fleet: FleetMatches | None = None
+        """Says what other servers have."""
         self._reads = SegmentReads()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -112,6 +117,7 @@ class BlendModule(RequestModule):
             "chunks_without_tokens": feed.without_tokens,
             "journal_overruns": feed.overruns,
             "reads_prepared": len(self._reads),
+            **(self.fleet.counts() if self.fleet else {}),
             **counts,
         }
 
@@ -147,11 +153,15 @@ class BlendModule(RequestModule):
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
         tokens = cache(lambda: _decoded(key))
         spaces = [each.space for each in shards[0].spaces] if shards else []
+        asked_fleet = self.fleet.ask(spaces[0], tokens()) if self.fleet and hashes and len(spaces) == 1 else None
         matches = self.feed.match(spaces, lambda: tokens()[:MATCHED_TOKENS_MAX], self._stride) if hashes else []
+        parents = dict(asked_fleet.found()) if asked_fleet else {}
+        if parents:
+            matches = joined(matches, list(parents), hashes, context.chunk_tokens)
         chosen = choose(matches, hashes, context.chunk_tokens)
         asked = [*hashes, *[each.hash for each in chosen]]
         self._count(lookups=1, lookup_tokens=key.end, matched=len(chosen))
-        prompt = _Prompt(key, spaces, hashes, matches, chosen, tokens)
+        prompt = _Prompt(key, spaces, hashes, matches, chosen, parents, tokens)
         call.defer(min(max(seconds, 0.0), WAIT_SECONDS_MAX), BlendAnswer())
         context.storage.lookup_sparse(
             SparseLookupRequest(
@@ -220,9 +230,14 @@ class BlendModule(RequestModule):
         there = [match for at, match in enumerate(prompt.chosen) if own + at in found]
         gone = [match for at, match in enumerate(prompt.chosen) if own + at not in found]
         self._count(there=len(there), gone=len(gone))
+        for match in there:
+            if match in prompt.parents:
+                self._count(fleet_there=1)
+                window = prompt.tokens()[match.start : match.start + chunk_tokens]
+                self.feed.stored_elsewhere(prompt.spaces[0], match, prompt.parents[match], window)
         for start, match in known.items():
             (there if start // chunk_tokens in found else gone).append(match)
-        self.feed.note(there, gone)
+        self.feed.note([each for each in there if each.entry], [each for each in gone if each.entry])
         missing = [at for at in range(own - is_padded) if at in found and at * chunk_tokens not in known]
         if missing and len(prompt.spaces) == 1:
             self.feed.stored(prompt.spaces[0], prompt.hashes, prompt.tokens(), missing)

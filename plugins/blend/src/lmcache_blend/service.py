@@ -26,6 +26,26 @@ _COUNTERS: Final[Mapping[str, SampleKind]] = {
         ("there", "lookup_storage_hits", "{chunk}", "Chunks of these that were there."),
         ("gone", "lookup_stale_chunks", "{chunk}", "Chunks of these that no tier had, or none said in time."),
         ("late", "lookup_late_answers", "1", "Lookups whose answer came after the time that the engine waits."),
+        (
+            "fleet_there",
+            "coordinator_matches",
+            "{chunk}",
+            "Chunks of these that only the coordinator named, and that another server or a slower tier gave.",
+        ),
+        ("fleet_late", "coordinator_match_timeouts", "1", "Lookups that went on without the coordinator's answer."),
+        (
+            "fleet_skipped",
+            "coordinator_skipped",
+            "1",
+            "Lookups that did not wait for the coordinator, because it failed.",
+        ),
+        ("fleet_failed", "coordinator_failures", "1", "Questions to the coordinator that failed or took too long."),
+        (
+            "fleet_wrong",
+            "coordinator_wrong",
+            "{chunk}",
+            "Matches of the coordinator that were not those of the tokens.",
+        ),
         ("prepares", "retrieve_requests", "1", "Reads of segments that workers prepared."),
         ("segments", "retrieve_chunks", "{chunk}", "Segments that these asked for."),
         ("segments_gone", "retrieve_failures", "{chunk}", "Segments of these that were not there any more."),
@@ -59,7 +79,7 @@ class BlendService(Service):
             )
         self._blends = "blend" in types
         self._context = context
-        self._leave: Callable[[], object] = lambda: None
+        self._leave: Callable[[], None] = lambda: None
         self._module: BlendModule | None = None
 
     def start(self, server: ServerInfo) -> None:
@@ -68,12 +88,33 @@ class BlendService(Service):
 
             self._module = MODULES.get(server.boot_id)
         if self._module is not None and self._context.value_at("coordinator_url"):
-            from lmcache_fleet.tokens import JOURNALS, TokensJournal
+            self._join(self._module, server.boot_id)
 
-            self._module.feed.journal = JOURNALS[server.boot_id] = TokensJournal()
-            self._leave = lambda: JOURNALS.pop(server.boot_id, None)
+    def _join(self, module: BlendModule, boot_id: str) -> None:
+        """The fleet: others find what is here, and what they have is found here."""
+        from lmcache_blend.fleet import ANSWER_SECONDS, ASKING_MAX, FleetMatches
+        from lmcache_fleet.http_connection import secured
+        from lmcache_fleet.tokens import JOURNALS, TokensJournal
+
+        at = self._context.value_at
+        files = {name: at(f"coordinator_{name}") for name in ("token_file", "ca", "cert", "key")}
+        fleet = FleetMatches(
+            [
+                [secured(url, **files, seconds=ANSWER_SECONDS) for url in at("coordinator_url")]
+                for _ in range(ASKING_MAX)
+            ]
+        )
+        module.feed.journal = JOURNALS[boot_id] = TokensJournal()
+        module.fleet = fleet
+
+        def leave() -> None:
+            del JOURNALS[boot_id]
+            fleet.close()
+
+        self._leave = leave
 
     def close(self) -> None:
+        """Also before `start`."""
         self._leave()
 
     def samples(self) -> Sequence[Sample]:

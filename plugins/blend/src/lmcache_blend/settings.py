@@ -12,6 +12,10 @@ from lmcache_core import PluginSettings
 CHUNKS_MAX: Final = 10_000_000
 CHUNK_SIZE: Final = "blend_chunk_size"
 """By this name a member of a fleet that blends says its chunk size."""
+LOOKUP_PATH: Final = "/directory/blend-lookup"
+"""Of a coordinator."""
+TOKENS_MAX: Final = 1 << 17
+"""Of a prompt, that a coordinator looks at."""
 
 
 class BlendSettings(PluginSettings):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lmcache_blend.settings import CHUNK_SIZE, CHUNKS_MAX
+from lmcache_blend.settings import CHUNK_SIZE, CHUNKS_MAX, LOOKUP_PATH, TOKENS_MAX
 from lmcache_blend_index import ChunkIndex, Match, link
 from lmcache_client.errors import ProtocolError
 from lmcache_core import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute, KeySpace, PluginSettings, pack_kv_rank
@@ -24,9 +24,6 @@ from lmcache_fleet.messages import HASH_BYTES, Page
 from lmcache_fleet.tokens import TOKENS, ChunkTokens, tokens_in
 from lmcache_fleet.view import CoordinatorView, IsThere, Question
 
-LOOKUP_PATH: Final = "/directory/blend-lookup"
-TOKENS_MAX: Final = 1 << 17
-"""Of a prompt: those behind them are not looked for."""
 _TOKEN_BYTES: Final = 4
 
 
