@@ -65,14 +65,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def starts(fleet: FleetMatches) -> list[int]:
-    asked = fleet.ask(SPACE, PROMPT)
+    asked = fleet.ask(SPACE, array("I", PROMPT))
     assert asked is not None
     return [each.match.start for each in asked.found()]
 
 
 @pytest.mark.usefixtures("patient")
 def test_what_is_true_is_found(fleet: FleetMatches, coordinator: Coordinator) -> None:
-    asked = fleet.ask(SPACE, PROMPT)
+    asked = fleet.ask(SPACE, array("I", PROMPT))
     assert asked is not None
     found = asked.found()
     assert [(each.match.start, each.match.hash, each.match.place, each.parent) for each in found] == [

@@ -121,7 +121,7 @@ class IndexFeed:
 
     def stored_elsewhere(self, space: KeySpace, match: Match, parent: bytes, tokens: Sequence[int]) -> None:
         """This chunk of another server was found, and is here now.  `parent`: hash of the chunk before it.  `find` knows it."""
-        encoded = msgspec.msgpack.encode(tokens)[len(self._header) :]
+        encoded = msgspec.msgpack.encode(list(tokens))[len(self._header) :]
         self._enqueue(_Read(match.place, parent, [match.hash], [encoded], space))
 
     def note(self, there: Sequence[Match], gone: Sequence[Match]) -> None:

@@ -171,7 +171,7 @@ class FleetMatches:
         for row in rows:
             try:
                 parent, chunk_hash = bytes.fromhex(row.parent_hash), bytes.fromhex(row.chunk_hash)
-                window = tokens[row.cur_st : row.cur_st + size] if row.cur_st >= 0 else ()
+                window = list(tokens[row.cur_st : row.cur_st + size]) if row.cur_st >= 0 else []
                 place, rest = divmod(row.old_st, size)
                 is_first = not parent
                 is_true = not rest and place >= 0 and is_first is (place == 0) and len(parent) in (0, len(chunk_hash))

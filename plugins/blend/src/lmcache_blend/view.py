@@ -78,6 +78,11 @@ class BlendView(CoordinatorView):
         self._spaces: dict[KeySpace, None] = {}
         self._lookups = self._refused = 0
 
+    @property
+    def compiled(self) -> bool:
+        """Is the index that of lmcache-native?"""
+        return self._index.native
+
     def begin(self, is_there: IsThere) -> None:
         self._is_there = is_there
 
