@@ -103,7 +103,7 @@ def test_matches_that_are_not_used_are_not_held(bench: ModuleBench, module: Blen
     """The prompt's own chunks are there, but the index did not know it: what was asked for beside them is released."""
     bench.place([*DOCUMENT[SIZE:], 5], "", in_l1=True)
     bench.place(PROMPT[: 2 * SIZE], "", in_l1=True)
-    module.feed.match([bench.space("").space], lambda: PROMPT, 1)
+    module.feed.match([bench.space("").space], lambda: PROMPT, 1, 1.0)
     for match in module.index.match(bench.space("").space, PROMPT):
         if match.start % SIZE == 0:
             module.index.note(match, is_there=False)

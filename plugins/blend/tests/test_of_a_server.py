@@ -423,3 +423,44 @@ def test_metrics_count_what_was_found(server: Server, engine: FakeEngine) -> Non
     assert values["lmcache_blend.retrieve_chunks"] == 3
     assert values["lmcache_blend.index_chunks"] == 5
     assert server.status()["modules"]["blend"]["chunks"] == 5
+
+
+def test_a_lookup_is_answered_in_its_time_while_the_index_is_in_use(module: BlendModule, engine: FakeEngine) -> None:
+    engine.store(FIRST)
+    assert look_up(engine, [1, *FIRST]).segments
+    with module.feed._lock:
+        started = time.monotonic()
+        assert look_up(engine, FIRST + SECOND, "r2", seconds=0.4).prefix_tokens == 3 * SIZE
+        assert look_up(engine, [1, *FIRST], "r3", seconds=0.0).segments == ()
+        assert time.monotonic() - started < 0.4
+    until = time.monotonic() + SECONDS
+    while module.counts()["unmatched"] < 2 and time.monotonic() < until:
+        time.sleep(0.01)  # the second one was answered before it asked the index
+    assert module.counts()["unmatched"] == 2
+    assert look_up(engine, [1, *FIRST], "r4").segments
+
+
+def test_a_segment_that_has_left_the_index_is_marked_and_the_others_are_read() -> None:
+    small = started(offer_settings={"request_module:blend": {"index_chunks": 16}})
+    try:
+        module = MODULES[small.info.boot_id]
+        with FakeEngine(small.info.engine_endpoint) as engine:
+            engine.store(FIRST)
+            tokens = [1, *FIRST]
+            segments = look_up(engine, tokens).segments
+            for number in range(14):
+                engine.store([number] * SIZE)
+            left = len(look_up(engine, tokens, "r2").segments)
+            assert 0 < left < 3
+            slots = prepare(engine, tokens, segments).slots
+            commit(engine)
+            assert slots[: 3 - left] == (None,) * (3 - left)
+            for segment, slot in zip(segments[3 - left :], slots[3 - left :], strict=True):
+                assert slot is not None
+                assert engine.read(slot) == engine.content(FIRST, segment.old_start // SIZE)
+            wrong = msgspec.structs.replace(segments[0], hash=segments[1].hash)
+            assert prepare(engine, tokens, [wrong, *segments[1:]]) == BlendSlots()
+            commit(engine)
+            assert "does not have the tokens" in str(module.status()["refused"])
+    finally:
+        small.stop(0.0)

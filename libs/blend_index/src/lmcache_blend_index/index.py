@@ -75,7 +75,7 @@ class ChunkIndex:
         """Is anything of this space indexed?"""
         return space in self._spaces
 
-    def decode(self, encoded: memoryview | bytes, count: int) -> Sequence[int]:
+    def decode(self, encoded: memoryview | bytes, count: int) -> array[int]:
         """Tokens that are `count` msgpack integers, in the form that is added and matched soonest.  Raises ValueError for
         anything but numbers from 0 to 2**32 - 1.  Any thread."""
         words = array("I", self._read_prompt(encoded, 0, count, 1, b"", b"")[2])

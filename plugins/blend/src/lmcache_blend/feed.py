@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -75,13 +74,14 @@ class IndexFeed:
         """Guards the index and all that is known."""
         self._known: OrderedDict[bytes, _Tokens] = OrderedDict()
         self._header = encode_header(index.chunk_tokens)
-        self._decode = msgspec.msgpack.Decoder(list[int]).decode
         self._queue: deque[_Read | _Note] = deque()
         self._queue_lock = threading.Lock()
         self._queued = 0
         self.dropped = self.without_tokens = self.overruns = 0
         """Chunks since the start: that were dropped because too many came at once, and that were stored while their tokens
         were not known.  And how often the journal was read too late."""
+        self.unmatched = 0
+        """Lookups that did not get the index in time."""
         self.journal: TokensJournal | None = None
         """Gets each chunk that is indexed, where other servers are to find it."""
         self.failure = ""
@@ -115,7 +115,7 @@ class IndexFeed:
         encode, size = msgspec.msgpack.encode, self._index.chunk_tokens
         head = len(self._header)
         for at in places:
-            encoded = encode(tokens[at * size : (at + 1) * size])[head:]
+            encoded = encode(list(tokens[at * size : (at + 1) * size]))[head:]
             parent = hashes[at - 1] if at else b""
             self._enqueue(_Read(at, parent, [hashes[at]], [encoded], space))
 
@@ -136,22 +136,29 @@ class IndexFeed:
             self._queued += _weight(item)
             self._queue.append(item)
 
-    def match(self, spaces: Sequence[KeySpace], tokens: Callable[[], Sequence[int]], stride: int) -> list[Match]:
-        """As `ChunkIndex.match`, in any of the spaces, with what was stored before.  Nothing after a failure.  `tokens` is
-        called where there is something to be found."""
+    def match(
+        self, spaces: Sequence[KeySpace], tokens: Callable[[], Sequence[int]], stride: int, seconds: float
+    ) -> list[Match]:
+        """As `ChunkIndex.match`, in any of the spaces, with what was stored before.  Nothing after a failure, and where the
+        index is in use for `seconds`.  `tokens` is called where there is something to be found."""
+        if not self._lock.acquire(timeout=seconds):
+            with self._queue_lock:
+                self.unmatched += 1
+            return []
         try:
-            with self._lock:
-                for _ in range(STEPS_AT_ONCE):
-                    if self.failure or not self._step():
-                        break
-                found: list[Match] = []
-                for space in spaces:
-                    if space in self._index and not self.failure:
-                        found += self._index.match(space, tokens(), stride)
-                return sorted(found) if len(spaces) > 1 else found
+            for _ in range(STEPS_AT_ONCE):
+                if self.failure or not self._step():
+                    break
+            found: list[Match] = []
+            for space in spaces:
+                if space in self._index and not self.failure:
+                    found += self._index.match(space, tokens(), stride)
+            return sorted(found) if len(spaces) > 1 else found
         except Exception as error:  # noqa: BLE001 - the request goes on without the index
             self._fail(error)
-        return []
+            return []
+        finally:
+            self._lock.release()
 
     def find(self, space: KeySpace, tokens: Sequence[int], chunk_hash: bytes) -> Match | None:
         """As `ChunkIndex.find`, with what was found before."""
@@ -251,13 +258,12 @@ class IndexFeed:
                 self._index_chunk(space, chunk_hash, tokens)
 
     def _index_chunk(self, space: KeySpace, chunk_hash: bytes, tokens: _Tokens) -> None:
-        decoded = self._decode(self._header + tokens.encoded)
+        decoded = self._index.decode(tokens.encoded, self._index.chunk_tokens)
         if decoded[-1] == PADDING:  # the end of a prompt, which is shorter than a chunk
             return
         is_new = self._index.add(space, decoded, chunk_hash, tokens.place, link(tokens.parent))
         if is_new and self.journal is not None:
-            words = array("I", decoded).tobytes()
-            self.journal.add(ChunkTokens(space, chunk_hash, tokens.parent, tokens.place, words))
+            self.journal.add(ChunkTokens(space, chunk_hash, tokens.parent, tokens.place, decoded.tobytes()))
 
 
 def _weight(item: _Read | _Note) -> int:

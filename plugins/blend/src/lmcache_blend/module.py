@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
+from array import array
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Final, NamedTuple
@@ -50,7 +51,12 @@ WAIT_SECONDS_MAX: Final = 300.0
 REQUEST_ID_CHARS_MAX: Final = 1024
 REASONS_MAX: Final = 16
 MATCHED_TOKENS_MAX: Final = 1 << 20
-"""Of a prompt: about 0.6 s, for which other lookups wait. What is behind is found as a prefix, or at its own place."""
+"""Of a prompt: 0.04 s compiled, 0.6 s in Python, for which other lookups wait. What is behind is found as a prefix, or at its
+own place."""
+INDEX_SHARE: Final = 0.5
+"""Of a lookup's seconds: how long it waits for the index that others use.  Without it, exact chunks are found."""
+GIVEN_MAX: Final = 65_536
+"""Segments of the latest answers that are remembered, 150 bytes each: which of them has left the index is known."""
 
 
 class _Prompt(NamedTuple):
@@ -66,7 +72,7 @@ class _Prompt(NamedTuple):
     """Those that are asked for, behind its own chunks."""
     parents: Mapping[Match, bytes]
     """Of matches of other servers."""
-    tokens: Callable[[], Sequence[int]]
+    tokens: Callable[[], array[int]]
 
 
 class BlendModule(RequestModule):
@@ -83,6 +89,8 @@ class BlendModule(RequestModule):
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
+        self._given: OrderedDict[int, None] = OrderedDict()
+        """Segments that lookups have answered, as `_mark` has them, the oldest first."""
         context.workers.on_leave(self._reads.forget)
         MODULES[context.boot_id] = self
 
@@ -116,6 +124,7 @@ class BlendModule(RequestModule):
             "chunks_dropped": feed.dropped,
             "chunks_without_tokens": feed.without_tokens,
             "journal_overruns": feed.overruns,
+            "unmatched": feed.unmatched,
             "reads_prepared": len(self._reads),
             **(self.fleet.counts() if self.fleet else {}),
             **counts,
@@ -151,10 +160,15 @@ class BlendModule(RequestModule):
         admitted = context.admits_salt(key.cache_salt)
         shards = self._shards(key) if admitted else ()
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
-        tokens = cache(lambda: _decoded(key))
+        seconds = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
+        call.defer(seconds, BlendAnswer())
+        tokens = cache(lambda: self._decoded(key))
         spaces = [each.space for each in shards[0].spaces] if shards else []
         asked_fleet = self.fleet.ask(spaces[0], tokens()) if self.fleet and hashes and len(spaces) == 1 else None
-        matches = self.feed.match(spaces, lambda: tokens()[:MATCHED_TOKENS_MAX], self._stride) if hashes else []
+        matches: Sequence[Match] = ()
+        if hashes:
+            waits = seconds * INDEX_SHARE
+            matches = self.feed.match(spaces, lambda: tokens()[:MATCHED_TOKENS_MAX], self._stride, waits)
         parents = dict(asked_fleet.found()) if asked_fleet else {}
         if parents:
             matches = joined(matches, list(parents), hashes, context.chunk_tokens)
@@ -162,7 +176,6 @@ class BlendModule(RequestModule):
         asked = [*hashes, *[each.hash for each in chosen]]
         self._count(lookups=1, lookup_tokens=key.end, matched=len(chosen))
         prompt = _Prompt(key, spaces, hashes, matches, chosen, parents, tokens)
-        call.defer(min(max(seconds, 0.0), WAIT_SECONDS_MAX), BlendAnswer())
         context.storage.lookup_sparse(
             SparseLookupRequest(
                 call.connection,
@@ -215,6 +228,7 @@ class BlendModule(RequestModule):
         free = self._context.storage.free_lookup
         for at in unused:
             free(call.connection, key.request_id, own + at, own + at + 1)
+        self._remember(prompt.tokens, answer.segments)
         if call.reply(answer):
             segments = len(answer.segments) * chunk_tokens
             self._count(prefix_tokens=answer.prefix_tokens, segment_tokens=segments)
@@ -222,6 +236,13 @@ class BlendModule(RequestModule):
         free(call.connection, key.request_id, 0, found.size)
         self._count(late=1)
         return False
+
+    def _remember(self, tokens: Callable[[], array[int]], segments: Sequence[BlendSegment]) -> None:
+        marks = [_mark(each, tokens()[each.start : each.end]) for each in segments if not each.exact]
+        with self._lock:
+            self._given.update(dict.fromkeys(marks))
+            while len(self._given) > GIVEN_MAX:
+                self._given.popitem(last=False)
 
     def _learn(self, prompt: _Prompt, found: Bitmap, is_padded: bool) -> None:
         """What the index did not know."""
@@ -256,8 +277,9 @@ class BlendModule(RequestModule):
         worker = chunks.worker
         if worker.inline or context.segment is None or len(worker.groups) != 1:
             raise ProtocolError("segments are read by workers that map L1 and keep a chunk in one object")
-        self._check(key, context.hasher.chunk_hashes(key.token_ids, key.end), segments)
-        slots = self._acquire(chunks, key.request_id, [each.hash for each in segments])
+        known = self._check(key, context.hasher.chunk_hashes(key.token_ids, key.end), segments)
+        acquired = iter(self._acquire(chunks, key.request_id, [each.hash for each in segments if each in known]))
+        slots = [next(acquired) if each in known else None for each in segments]
         if context.workers.find(instance_id) is not worker:
             self._release(self._reads.take(worker, key.request_id))  # it has left meanwhile
             return BlendSlots()
@@ -300,12 +322,13 @@ class BlendModule(RequestModule):
         for references in held:
             self._context.storage.release(references)
 
-    def _check(self, key: EngineKey, own: Sequence[bytes], segments: Sequence[BlendSegment]) -> None:
-        """Raises ProtocolError unless a lookup could have given these segments."""
-        size, tokens = self._context.chunk_tokens, cache(lambda: _decoded(key))
+    def _check(self, key: EngineKey, own: Sequence[bytes], segments: Sequence[BlendSegment]) -> set[BlendSegment]:
+        """Those whose tokens are known to be those of the chunk; the others have left the index.  Raises ProtocolError unless a
+        lookup could have given all."""
+        size, tokens = self._context.chunk_tokens, cache(lambda: self._decoded(key))
         shards = self._shards(key)
         spaces = [each.space for each in shards[0].spaces] if shards else []
-        end = 0
+        end, known = 0, set()
         for each in segments:
             where = f"segment {each.start} to {each.end}"
             if each.start < end or each.end - each.start != size or each.end > key.end:
@@ -314,15 +337,28 @@ class BlendModule(RequestModule):
                 )
             if each.old_end - each.old_start != size or each.old_start % size or each.old_start < 0:
                 raise ProtocolError(f"{where} was not a chunk of {size} tokens at {each.old_start} to {each.old_end}")
+            end = each.end
             if each.exact:
                 is_so = each.start == each.old_start and own[each.start // size :][:1] == [each.hash]
             else:
                 window = tokens()[each.start : each.end]
                 found = [match for space in spaces if (match := self.feed.find(space, window, each.hash))]
                 is_so = any(match.place * size == each.old_start for match in found)
+                if not is_so and self._has_given(_mark(each, window)):
+                    continue
             if not is_so:
                 raise ProtocolError(f"{where} does not have the tokens of a chunk with its hash that is known here")
-            end = each.end
+            known.add(each)
+        return known
+
+    def _has_given(self, mark: int) -> bool:
+        with self._lock:
+            return mark in self._given
+
+    def _decoded(self, key: EngineKey) -> array[int]:
+        ids = key.token_ids
+        assert isinstance(ids, TokenSequence), "a key that was received"
+        return self.index.decode(ids.encoded, ids.count)[: key.end]
 
     # --- what they share
 
@@ -353,10 +389,9 @@ def _check_request_id(request_id: str) -> None:
         raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
 
 
-def _decoded(key: EngineKey) -> Sequence[int]:
-    ids = key.token_ids
-    assert isinstance(ids, TokenSequence), "a key that was received"
-    return ids.decode()[: key.end]
+def _mark(segment: BlendSegment, tokens: array[int]) -> int:
+    """Of a segment and the tokens of its window."""
+    return hash((segment.hash, segment.old_start, tokens.tobytes()))
 
 
 def open_module(settings: BlendSettings, context: ModuleContext) -> BlendModule:

@@ -26,6 +26,7 @@ _COUNTERS: Final[Mapping[str, SampleKind]] = {
         ("there", "lookup_storage_hits", "{chunk}", "Chunks of these that were there."),
         ("gone", "lookup_stale_chunks", "{chunk}", "Chunks of these that no tier had, or none said in time."),
         ("late", "lookup_late_answers", "1", "Lookups whose answer came after the time that the engine waits."),
+        ("unmatched", "lookup_unmatched", "1", "Lookups that went on without the index, because it was in use."),
         (
             "fleet_there",
             "coordinator_matches",
