@@ -37,6 +37,6 @@ def test_no_fault_brings_a_wrong_byte(
 ) -> None:
     monkeypatch.setattr(peer_module, "DAMAGED_MAX", 1 << 40)  # the peer is asked on
     monkeypatch.setattr(lessee_module, "REJECTED_SECONDS", 0.0)
-    with Site(opener, seed=1) as site:
+    with Site("shm" if opener is shm else "tcp", opener, seed=1) as site:
         site.run(faults)
     print(request.node.name, sum(site.counts.values()), dict(sorted(site.counts.items())))

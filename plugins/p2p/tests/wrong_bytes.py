@@ -20,7 +20,7 @@ from lmcache_core.model.object_header import seal
 from lmcache_devkit.borrowed_memory import UNWRITTEN, BorrowedMemory, payload_of
 from lmcache_p2p.messages import Hello, PeerAddress, lease_secret
 from lmcache_p2p.tcp_channel import Description, TcpChannel
-from plugins.p2p.tests.rig import ReaderRig, ScriptedOwner, key_of, shm
+from plugins.p2p.tests.rig import ReaderRig, ScriptedOwner, key_of
 from tests.remote.tcp_proxy import Flip, TcpProxy, Way
 
 OBJECTS: Final = 192
@@ -118,10 +118,11 @@ class Site:
     """An owner and a reader with one channel between them.  `run` gives what it says to `counts`: the faults of each kind,
     and what became of them."""
 
-    def __init__(self, opener: Callable[[BorrowedMemory, str], TransferChannel], seed: int) -> None:
+    def __init__(self, name: str, opener: Callable[[BorrowedMemory, str], TransferChannel], seed: int) -> None:
+        """`opener` opens a channel of this name."""
         self.chooser, self.counts = random.Random(seed), Counter[str]()
         self._opener = opener
-        self._name = "shm" if opener is shm else "tcp"
+        self._name = name
         self.owner = ScriptedOwner(objects=0, size=24 << 20, channels={self._name: opener})
         self.rig = ReaderRig(self.owner, channels={self._name: opener}, lookup_timeout=20)
         self.things = []
@@ -142,7 +143,7 @@ class Site:
             "ended_lease": self._ended_lease,
             "restarted": self._restarted,
         }
-        if self._name == "tcp":  # shm has neither
+        if self._name == "tcp":  # the others have neither
             self._jobs |= {"forged_secret": self._forged_secret, "wire": self._wire}
 
     @property
