@@ -216,6 +216,7 @@ from .contracts.request_module import (
     ChunkHasher as ChunkHasher,
     ModuleContext as ModuleContext,
     ObjectGroup as ObjectGroup,
+    PageMover as PageMover,
     ReadTokens as ReadTokens,
     RequestModule as RequestModule,
     SpaceFields as SpaceFields,

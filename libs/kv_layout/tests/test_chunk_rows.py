@@ -24,7 +24,7 @@ from libs.kv_layout.tests.reference_rows import (
     turned_exactly,
 )
 from libs.kv_layout.tests.test_round_trips import presentations
-from lmcache_kv_layout import ChunkRows, KVPlaces, LayoutError, Rotary
+from lmcache_kv_layout import ChunkRows, KVPlaces, LayoutError, Rotary, TensorView
 
 FORMATS = (0, 1, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16)
 """Those with K and V of all heads in rows."""
@@ -302,3 +302,26 @@ class TestTheChoiceOfImplementations:
         assert not ChunkRows(self.GROUP, None, 4, 8).native
         with pytest.raises(RuntimeError, match=reason):
             ChunkRows(self.GROUP, None, 4, 8, "on")
+
+
+def test_the_order_of_vllm_on_the_cpu_is_known_without_being_seen() -> None:
+    cache = Cache.of(12, "transposed", Sizes(layers=1, blocks=4, slots=6, heads=3, row=8, dtype="float32"))
+    group = cache.group()
+    assert group.places is not None
+    assert KVPlaces.transposed(replace(group, places=None), 8) == group.places
+
+
+def test_a_table_is_read_where_it_lies() -> None:
+    table = table_of(100.0, 8, 50)
+    for content, dtype in (
+        (table, "float32"),
+        (table.astype(np.float16), "float16"),
+        ((table.view(np.uint32) >> 16).astype(np.uint16), "bfloat16"),
+    ):
+        room = np.zeros((50, 11), content.dtype)
+        room[:, 2:10] = content
+        found = Rotary.at(room.ctypes.data, TensorView(dtype, (50, 8), (11, 1), 2), "neox")
+        assert np.allclose(found.turn(3)[0], table[3, :4], atol=0.01)
+    for wrong in (TensorView("uint8", (50, 8), (11, 1)), TensorView("float32", (5, 5, 8), (55, 11, 1))):
+        with pytest.raises(LayoutError, match="is not a rotary table"):
+            Rotary.at(0, wrong, "neox")

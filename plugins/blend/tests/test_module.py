@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from lmcache_blend import feed
+from lmcache_blend import feed, server_driven
+from lmcache_blend.messages import NOTHING_FOUND, UNIFIED_LOOKUP, Found
 from lmcache_blend.module import BlendModule, open_module
 from lmcache_blend.settings import BlendSettings
 from lmcache_client import BlendAnswer, EngineKey, encode_tokens
@@ -62,6 +63,16 @@ def answered(bench: ModuleBench, module: BlendModule, tokens: Sequence[int], req
 
 def places(answer: BlendAnswer) -> list[tuple[int, int]]:
     return [(each.old_start, each.start) for each in answer.segments]
+
+
+def asked(module: BlendModule, tokens: Sequence[int], request: str = "r") -> Found | None:
+    """As an engine whose pages the server fills asks."""
+    handler = next(each for each in module.handlers() if each.operation is UNIFIED_LOOKUP)
+    codec = OperationCodec(handler.operation)
+    key = EngineKey(MODEL, 1, None, encode_tokens(tokens), 0, len(tokens), request, "", None, 1)
+    frames = [memoryview(frame) for frame in codec.encode_payload((key, 1))]
+    found: Found | None = handler.function(BenchCall(b"c", may_wait=True), *codec.decode_payload(frames))
+    return found
 
 
 def wait_for(what: Callable[[], bool]) -> None:
@@ -183,3 +194,51 @@ def test_a_stride_finds_what_lies_behind_a_match(bench: ModuleBench) -> None:
         assert places(answered(bench, module, [1] * 11 + DOCUMENT, "r2")) == []
     finally:
         module.close()
+
+
+def test_what_is_asked_again_and_again_has_one_lookup(bench: ModuleBench, module: BlendModule) -> None:
+    bench.place(DOCUMENT, "", in_l1=False)
+    assert [asked(module, PROMPT) for _ in range(3)] == [None, None, None]
+    assert module.counts()["lookups"] == 1
+    bench.settle()
+    found = asked(module, PROMPT)
+    assert found is not None
+    assert [(each.old_st, each.cur_st) for each in found.non_prefix_segments] == MOVED
+    assert bench.storage.state_counts().leases == 1
+    bench.storage.end_lookup(b"c", "r")
+    assert bench.storage.state_counts().leases == 0
+
+
+def test_another_prompt_of_the_same_name_is_another_lookup(bench: ModuleBench, module: BlendModule) -> None:
+    bench.place(DOCUMENT, "", in_l1=False)
+    assert asked(module, PROMPT) is None
+    assert asked(module, [5, 5, 5]) == NOTHING_FOUND
+    assert asked(module, [1, *PROMPT]) is None
+    bench.settle()
+    found = asked(module, [1, *PROMPT])
+    assert found is not None
+    assert [each.cur_st for each in found.non_prefix_segments] == [2, 2 + SIZE, 2 + 2 * SIZE]
+
+
+def test_a_lookup_that_was_ended_begins_anew(bench: ModuleBench, module: BlendModule) -> None:
+    bench.place(DOCUMENT, "", in_l1=False)
+    assert asked(module, PROMPT) is None
+    bench.settle()
+    bench.storage.end_lookup(b"c", "r")
+    found = asked(module, PROMPT)
+    bench.settle()
+    found = found or asked(module, PROMPT)
+    assert found is not None
+    assert len(found.non_prefix_segments) == 3
+    assert bench.storage.state_counts().leases == 1
+    assert module.counts()["lookups"] == 2
+    bench.storage.end_lookup(b"c", "r")
+
+
+def test_lookups_that_are_not_fetched_are_forgotten(bench: ModuleBench, module: BlendModule) -> None:
+    bench.place(DOCUMENT, "", in_l1=False)
+    for number in range(5):
+        assert asked(module, PROMPT, f"r{number}") is None
+    bench.clock.advance(server_driven.PENDING_SECONDS + 1)
+    assert asked(module, PROMPT, "late") is None
+    assert len(module._server_driven._pending) == 1

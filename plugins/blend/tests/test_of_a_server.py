@@ -406,11 +406,14 @@ def test_threads_store_and_look_up_at_once(server: Server) -> None:
     assert held(server) == 0
 
 
-def test_the_server_does_not_start_with_a_mode_that_serves_no_such_engine() -> None:
-    context = FakeServiceContext(settings={"engine_type": ("blend",), "supported_transfer_mode": "lmcache_driven"})
-    with pytest.raises(ConfigError, match=r"--engine-type blend .* --supported-transfer-mode lmcache_driven"):
+def test_the_server_does_not_start_where_no_engine_could_blend() -> None:
+    given = {"engine_type": ("blend",), "supported_transfer_mode": "engine_driven", "l1_shared_memory": False}
+    context = FakeServiceContext(settings=given)
+    said = r"--engine-type blend .* --supported-transfer-mode engine_driven and --no-l1-shared-memory"
+    with pytest.raises(ConfigError, match=said):
         BlendService(None, context)
-    BlendService(None, replace(context, settings={"supported_transfer_mode": "lmcache_driven"}))
+    for other in ({"engine_type": ()}, {"supported_transfer_mode": "lmcache_driven"}, {"l1_shared_memory": True}):
+        BlendService(None, replace(context, settings=given | other))
 
 
 def test_metrics_count_what_was_found(server: Server, engine: FakeEngine) -> None:

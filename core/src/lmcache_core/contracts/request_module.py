@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from lmcache_client.blend import RopeTables
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition
@@ -17,7 +18,7 @@ from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.residency import ResidencyFeed
-from lmcache_core.contracts.storage import Storage, StoredSpace
+from lmcache_core.contracts.storage import SlotReferences, Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
 
 SPACES_REMEMBERED = 4096
@@ -146,8 +147,27 @@ class Workers(Protocol):
         """The names under which workers of this served name have registered, sorted."""
 
 
-def _every_salt(cache_salt: str) -> bool:
-    return True
+class PageMover(Protocol):
+    """Moves tokens of stored chunks into the pages of workers that let the server copy.  Safe from any thread.  Raises
+    ProtocolError that says what is wrong, with nothing changed."""
+
+    def share_rope(self, worker: Worker, rope: RopeTables) -> None:
+        """How K of a worker depends on its position, until the worker leaves."""
+
+    def drop_rope(self, worker: Worker) -> None: ...
+
+    def move(
+        self,
+        worker: Worker,
+        held: SlotReferences,
+        places: Sequence[tuple[int, int]],
+        block_ids: Sequence[Sequence[int]],
+        ready: bytes,
+        finish: Callable[[bool], bool],
+    ) -> tuple[bytes, bool]:
+        """The chunk in each slot from the old to the new position of its first token: all, or nothing.  Blocks are those of
+        a request, by engine group.  Returns the event that the worker waits for, and False after a failure.  Unless this
+        raises, `finish` is called once with whether the bytes arrived, then or later; the references are the caller's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +184,7 @@ class ModuleContext:
     l1_bytes: int
     clock: Clock
     events: Publisher
-    admits_salt: Callable[[str], bool] = _every_salt
+    admits_salt: Callable[[str], bool] = lambda cache_salt: True
     """Ask for every request.  False: it is answered as if nothing were cached, and nothing is stored for it."""
     instance_id: str = ""
     boot_id: str = ""
@@ -180,6 +200,8 @@ class ModuleContext:
     """L1's memory, for modules that register it with a device; valid until `RequestModule.close` has returned."""
     has_amx: bool = False
     """Whether this machine's processor has AMX, as an engine finds it."""
+    page_movers: list[PageMover] = field(default_factory=list)
+    """What modules move tokens with.  One that can adds itself when it is opened; others look when a request comes."""
     _spaces: dict[tuple[SpaceFields, int, int, bytes], StoredSpace] = field(default_factory=dict, repr=False)
 
     def order_by_processor(self, dtype: str, block_slots: int) -> str:

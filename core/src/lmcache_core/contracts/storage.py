@@ -63,18 +63,10 @@ class LookupRequest(NamedTuple):
     """None: what follows from the shards."""
 
 
-class SparseLookupRequest(NamedTuple):
+class SparseLookupRequest(LookupRequest):
     """Find all of `chunk_hashes` that every shard has, whatever is missing between them, bring those into L1 and hold them
     for `readers` reads of each.  A place is an index in `chunk_hashes`; one chunk may be at several.  Windows of shards
     have no meaning here and are refused."""
-
-    connection: bytes
-    request_id: str
-    shards: tuple[Shard, ...]
-    chunk_hashes: Sequence[bytes]
-    readers: int
-    prompt: PromptFacts | None = None
-    """None: what follows from the shards."""
 
 
 class SlotReferences(msgspec.Struct, frozen=True, eq=False):

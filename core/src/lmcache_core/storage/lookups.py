@@ -31,7 +31,7 @@ from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, Sp
 logger = logging.getLogger(__name__)
 
 
-def check_lookup(request: LookupRequest | SparseLookupRequest) -> None:
+def check_lookup(request: LookupRequest) -> None:
     """Raises ValueError for what no lookup can be."""
     if request.readers > READERS_MAX:
         raise ValueError(f"a lookup for {request.readers} readers; at most {READERS_MAX} may read a chunk")
@@ -39,18 +39,12 @@ def check_lookup(request: LookupRequest | SparseLookupRequest) -> None:
         if shard.window is None:
             continue
         if isinstance(request, SparseLookupRequest):
-            raise ValueError(
-                f"shard {number} has a window of {shard.window} chunks; a sparse lookup takes shards without"
-            )
+            raise ValueError(f"shard {number} has a window of {shard.window}; a sparse lookup takes shards without")
         if shard.window < 1:
-            raise ValueError(
-                f"shard {number} has a window of {shard.window} chunks; a window is at least one chunk long"
-            )
+            raise ValueError(f"shard {number} has a window of {shard.window} chunks; it is at least one chunk long")
 
 
-def look_in_l1(
-    cache: L1Cache, lookup: Lookup, request: LookupRequest | SparseLookupRequest
-) -> list[tuple[SpaceRecord, ...]]:
+def look_in_l1(cache: L1Cache, lookup: Lookup, request: LookupRequest) -> list[tuple[SpaceRecord, ...]]:
     """Hold what is there, row by row, under every layout that a chunk may have.  Returns the layouts of each row."""
     layouts = []
     hashes = request.chunk_hashes
@@ -168,7 +162,7 @@ class Lookups:
 
     # --- starting
 
-    def begin(self, request: LookupRequest | SparseLookupRequest) -> None:
+    def begin(self, request: LookupRequest) -> None:
         check_lookup(request)
         now = self._clock.monotonic()
         owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
@@ -297,12 +291,7 @@ class Lookups:
 
     # --- inside
 
-    def _go_on_in_l2(
-        self,
-        lookup: Lookup,
-        request: LookupRequest | SparseLookupRequest,
-        records: Sequence[tuple[SpaceRecord, ...]],
-    ) -> None:
+    def _go_on_in_l2(self, lookup: Lookup, request: LookupRequest, records: Sequence[tuple[SpaceRecord, ...]]) -> None:
         prefetch = Prefetch(
             request_id=lookup.request_id,
             lease=lookup.lease,

@@ -185,7 +185,7 @@ class Lookup:
     waiters: list[Callable[[Any], bool]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: LookupRequest | SparseLookupRequest, lease: Lease, now: float) -> Self:
+    def of(cls, request: LookupRequest, lease: Lease, now: float) -> Self:
         """Where a request says nothing of its prompt, or less than it asks for, that follows from its shards and hashes."""
         prompt, chunks = request.prompt, len(request.chunk_hashes)
         space = next((shard.spaces[0].space for shard in request.shards if shard.spaces), None)

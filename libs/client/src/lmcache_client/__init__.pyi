@@ -6,6 +6,7 @@ from .blend import (
     BlendAnswer as BlendAnswer,
     BlendSegment as BlendSegment,
     BlendSlots as BlendSlots,
+    RopeTables as RopeTables,
 )
 from .channel import EngineChannel as EngineChannel
 from .client import EngineClient as EngineClient

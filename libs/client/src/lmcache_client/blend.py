@@ -7,6 +7,7 @@ the segment is exact, it is to be turned to its new place, and it has not seen t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,6 +48,22 @@ class BlendSlots(msgspec.Struct, frozen=True, array_like=True):
     def of(self, count: int) -> Sequence[SlotDescriptor | None]:
         """A slot or None for each of the `count` segments that were asked for, also where the request was refused."""
         return self.slots if len(self.slots) == count else (None,) * count
+
+
+class RopeTables(NamedTuple):
+    """How K of a worker's layers depends on the position, as engines say it whose pages the server fills."""
+
+    tables: Sequence[msgspec.msgpack.Ext]
+    """Tensors `[position, cosines | sines]`, described as those of the KV cache are."""
+    head_size: int
+    is_neox: bool
+    table_of: Sequence[int]
+    """By engine group: an index of `tables`, or -1 where K is not turned.  Empty: the first one for all."""
+    windows: Sequence[Sequence[int]]
+    """By engine group: the first element of a head that is turned, and how many; an empty one where K is not turned.  Empty:
+    as many as the table has, from the first one on."""
+    head_sizes: Sequence[int]
+    """By engine group.  Empty: `head_size` for all."""
 
 
 # By name only.

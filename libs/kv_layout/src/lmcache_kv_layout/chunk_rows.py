@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from lmcache_kv_layout.errors import LayoutError
@@ -57,23 +57,41 @@ class ChunkRows:
         *,
         layers: range | None = None,
     ) -> int:
-        """Write `tokens` of a chunk as the tokens of a request from `target` on; the bytes written.
+        """Write at once what `prepare` checks; the bytes written.  Raises what both do."""
+        return self.prepare(bases, blocks, region, tokens, target, delta, layers=layers)()
+
+    def prepare(
+        self,
+        bases: Sequence[int],
+        blocks: Sequence[int],
+        region: int,
+        tokens: range,
+        target: int,
+        delta: int,
+        *,
+        layers: range | None = None,
+    ) -> Callable[[], int]:
+        """What writes `tokens` of a chunk as the tokens of a request from `target` on, and returns the bytes written.
 
         `bases`: the process address of each of `group.bases`.  `blocks`: ids of the request's blocks from its first token
         on; only those that are written are looked at.  `region`: the address of the group's region in the chunk object.
         `delta`: how far K is turned, the new position less the one that it was computed at; 0 leaves all bits as they are.
         `layers`: only these, a range of step 1.
 
-        Nothing is written before everything was checked: a `LayoutError` means that no byte was touched. `MemoryFault` says
-        that memory vanished; what was written is undefined then. The caller keeps all memory mapped until the call ends.
+        Everything is checked here: a `LayoutError` means that no byte was touched. Called, it may raise `MemoryFault`: memory
+        vanished, and what was written is undefined. The caller keeps all memory mapped until that call ends.
         """
         job = RowJob.checked(
             self._group, self._places, self._chunk_slots, bases, blocks, region, tokens, target, layers
         )
         turns = self._turns(job.layers, delta)
-        if job.nbytes:
-            self._read(job, turns)
-        return job.nbytes
+
+        def write() -> int:
+            if job.nbytes:
+                self._read(job, turns)
+            return job.nbytes
+
+        return write
 
     def _turns(self, layers: range, delta: int) -> list[Turn | None]:
         turns: dict[Rotary | None, Turn | None] = {None: None}

@@ -39,6 +39,16 @@ class KVPlaces:
         )
 
     @classmethod
+    def transposed(cls, group: PagedGroup, head_size: int) -> KVPlaces:
+        """Of fused pages as vLLM's `vec` kernels for CPUs keep them: of each head all K, by element, then all V, by slot."""
+        slots, size = group.slots_per_block, group.head_bytes // group.item_bytes - head_size
+        behind = slots * head_size
+        return cls(
+            Places(tuple(range(slots)), tuple(range(0, behind, slots))),
+            Places(tuple(range(behind, behind + slots * size, size)), tuple(range(size))),
+        )
+
+    @classmethod
     def measured(cls, group: PagedGroup, numbers: NDArray[Any], head_size: int) -> KVPlaces:
         """Of a block as it was seen: for each place in a chunk's block, the number that the element there has in slot order.
 

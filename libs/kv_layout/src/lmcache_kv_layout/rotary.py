@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmcache_kv_layout.errors import LayoutError
+from lmcache_kv_layout.numpy_pages import memory_view
+from lmcache_kv_layout.numpy_rows import CONVERSIONS
+from lmcache_kv_layout.tensor_view import TensorView
 
 Style = Literal["neox", "gptj"]
 
@@ -46,6 +49,16 @@ class Rotary:
         self.magnitude: Final = float(found[0, : self.rotary_dim // 2].mean())
         self._table = found
         self._check()
+
+    @classmethod
+    def at(cls, base: int, view: TensorView, style: Style) -> Rotary:
+        """Of a tensor whose storage begins at this address of the process.  Raises LayoutError."""
+        if view.dtype not in CONVERSIONS or len(view.shape) != 2:
+            raise LayoutError(f"{view} is not a rotary table: two dimensions of {', '.join(CONVERSIONS)} are")
+        item = view.item_bytes
+        rows, columns = (step * item for step in view.stride)
+        bits = memory_view(base + view.storage_offset * item, view.shape, (rows, columns), item)
+        return cls(CONVERSIONS[view.dtype][0](np.ascontiguousarray(bits)), style)
 
     def turn(self, delta: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Cosine and sine of each pair's angle over `delta` positions, of either sign.  Raises LayoutError beyond the table."""

@@ -7,13 +7,14 @@ import threading
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Final, NamedTuple
 
 from lmcache_blend.choice import answer_of, choose, is_own, joined
 from lmcache_blend.feed import IndexFeed
 from lmcache_blend.fleet import FleetMatches
 from lmcache_blend.reads import SegmentReads
+from lmcache_blend.server_driven import ServerDriven
 from lmcache_blend.settings import CHUNK_SIZE, BlendSettings
 from lmcache_blend_index import ChunkIndex, Match
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots
@@ -59,10 +60,12 @@ GIVEN_MAX: Final = 65_536
 """Segments of the latest answers that are remembered, 150 bytes each: which of them has left the index is known."""
 
 
-class _Prompt(NamedTuple):
+class Prompt(NamedTuple):
     """What a lookup is about."""
 
     key: EngineKey
+    asked: int
+    """Chunks that it asks for: its own, and those chosen."""
     spaces: Sequence[KeySpace]
     """Where matches are looked for."""
     hashes: Sequence[bytes]
@@ -86,6 +89,7 @@ class BlendModule(RequestModule):
         self.fleet: FleetMatches | None = None
         """Says what other servers have."""
         self._reads = SegmentReads()
+        self._server_driven = ServerDriven(self, context)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
@@ -99,6 +103,7 @@ class BlendModule(RequestModule):
             Handler(BLEND_LOOKUP, self._noting(self.lookup), HandlerMode.AFFINE),
             Handler(BLEND_PREPARE, self._noting(self.prepare), HandlerMode.AFFINE, may_be_refused=False),
             Handler(BLEND_COMMIT, self.commit, HandlerMode.ORDERED, may_be_refused=False),
+            *self._server_driven.handlers(self._noting),
         ]
 
     def status(self) -> dict[str, object]:
@@ -151,34 +156,42 @@ class BlendModule(RequestModule):
 
     def lookup(self, call: Call, key: EngineKey, seconds: float) -> object:
         """See BLEND_LOOKUP."""
-        context = self._context
         if not math.isfinite(seconds):
             raise ProtocolError(f"a lookup waits for a number of seconds, not for {seconds}")
+        seconds, clock = min(max(seconds, 0.0), WAIT_SECONDS_MAX), self._context.clock
+        started = clock.monotonic()
+        prompt = self.begin(call.connection, key, seconds * INDEX_SHARE)
+        call.defer(max(0.0, seconds - (clock.monotonic() - started)), BlendAnswer())
+        self._context.storage.on_sparse_lookup(
+            call.connection, key.request_id, lambda found: self._answer(call, prompt, found)
+        )
+        return DEFERRED
+
+    def begin(self, connection: bytes, key: EngineKey, waits: float) -> Prompt:
+        """Start the lookup of a prompt, whose answer the storage has under this connection and request id.  Waits for the index
+        for so many seconds at most."""
+        context = self._context
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
         _check_request_id(key.request_id)
         admitted = context.admits_salt(key.cache_salt)
         shards = self._shards(key) if admitted else ()
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
-        seconds = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
-        call.defer(seconds, BlendAnswer())
         tokens = cache(lambda: self._decoded(key))
         spaces = [each.space for each in shards[0].spaces] if shards else []
         asked_fleet = self.fleet.ask(spaces[0], tokens()) if self.fleet and hashes and len(spaces) == 1 else None
         matches: Sequence[Match] = ()
         if hashes:
-            waits = seconds * INDEX_SHARE
             matches = self.feed.match(spaces, lambda: tokens()[:MATCHED_TOKENS_MAX], self._stride, waits)
         parents = dict(asked_fleet.found()) if asked_fleet else {}
         if parents:
             matches = joined(matches, list(parents), hashes, context.chunk_tokens)
         chosen = choose(matches, hashes, context.chunk_tokens)
         asked = [*hashes, *[each.hash for each in chosen]]
-        self._count(lookups=1, lookup_tokens=key.end, matched=len(chosen))
-        prompt = _Prompt(key, spaces, hashes, matches, chosen, parents, tokens)
+        self.count(lookups=1, lookup_tokens=key.end, matched=len(chosen))
         context.storage.lookup_sparse(
             SparseLookupRequest(
-                call.connection,
+                connection,
                 key.request_id,
                 shards,
                 asked,
@@ -193,10 +206,7 @@ class BlendModule(RequestModule):
                 ),
             )
         )
-        context.storage.on_sparse_lookup(
-            call.connection, key.request_id, lambda found: self._answer(call, prompt, found)
-        )
-        return DEFERRED
+        return Prompt(key, len(asked), spaces, hashes, matches, chosen, parents, partial(self._decoded, key))
 
     def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
         """What has to be there of a chunk; empty where nothing can be found.  Raises ProtocolError for a bad key."""
@@ -210,11 +220,22 @@ class BlendModule(RequestModule):
         # Chunks that a window leaves behind are needed elsewhere.
         return tuple([Shard(shard.spaces) for shard in shards])
 
-    def _answer(self, call: Call, prompt: _Prompt, found: Bitmap) -> bool:
+    def _answer(self, call: Call, prompt: Prompt, found: Bitmap) -> bool:
         """The lookup is over, on any thread.  True when the engine has got its answer."""
         if not found.size:  # nothing was asked, or another lookup has taken its place
             return call.reply(BlendAnswer())
-        key, own, chunk_tokens = prompt.key, len(prompt.hashes), self._context.chunk_tokens
+        answer = self.result(call.connection, prompt, found)
+        if call.reply(answer):
+            self.count_found(answer)
+            return True
+        self._context.storage.free_lookup(call.connection, prompt.key.request_id, 0, found.size)
+        self.count(late=1)
+        return False
+
+    def result(self, connection: bytes, prompt: Prompt, found: Bitmap) -> BlendAnswer:
+        """What was found.  Chunks that are not in the answer are not held any more."""
+        prompt = prompt._replace(tokens=cache(prompt.tokens))
+        own, chunk_tokens = len(prompt.hashes), self._context.chunk_tokens
         is_padded = own - 1 in found and prompt.tokens()[own * chunk_tokens - 1] == PADDING
         answer, unused = answer_of(
             prompt.hashes,
@@ -225,17 +246,15 @@ class BlendModule(RequestModule):
             lambda at: own + at in found,
         )
         self._learn(prompt, found, is_padded)
-        free = self._context.storage.free_lookup
         for at in unused:
-            free(call.connection, key.request_id, own + at, own + at + 1)
+            self._context.storage.free_lookup(connection, prompt.key.request_id, own + at, own + at + 1)
         self._remember(prompt.tokens, answer.segments)
-        if call.reply(answer):
-            segments = len(answer.segments) * chunk_tokens
-            self._count(prefix_tokens=answer.prefix_tokens, segment_tokens=segments)
-            return True
-        free(call.connection, key.request_id, 0, found.size)
-        self._count(late=1)
-        return False
+        return answer
+
+    def count_found(self, answer: BlendAnswer) -> None:
+        """The engine gets this answer."""
+        segments = len(answer.segments) * self._context.chunk_tokens
+        self.count(prefix_tokens=answer.prefix_tokens, segment_tokens=segments)
 
     def _remember(self, tokens: Callable[[], array[int]], segments: Sequence[BlendSegment]) -> None:
         marks = [_mark(each, tokens()[each.start : each.end]) for each in segments if not each.exact]
@@ -244,16 +263,16 @@ class BlendModule(RequestModule):
             while len(self._given) > GIVEN_MAX:
                 self._given.popitem(last=False)
 
-    def _learn(self, prompt: _Prompt, found: Bitmap, is_padded: bool) -> None:
+    def _learn(self, prompt: Prompt, found: Bitmap, is_padded: bool) -> None:
         """What the index did not know."""
         own, chunk_tokens = len(prompt.hashes), self._context.chunk_tokens
         known = {each.start: each for each in prompt.matches if is_own(each, prompt.hashes, chunk_tokens)}
         there = [match for at, match in enumerate(prompt.chosen) if own + at in found]
         gone = [match for at, match in enumerate(prompt.chosen) if own + at not in found]
-        self._count(there=len(there), gone=len(gone))
+        self.count(there=len(there), gone=len(gone))
         for match in there:
             if match in prompt.parents:
-                self._count(fleet_there=1)
+                self.count(fleet_there=1)
                 window = prompt.tokens()[match.start : match.start + chunk_tokens]
                 self.feed.stored_elsewhere(prompt.spaces[0], match, prompt.parents[match], window)
         for start, match in known.items():
@@ -270,20 +289,20 @@ class BlendModule(RequestModule):
         context = self._context
         _check_request_id(key.request_id)
         self._reads.ask(instance_id, key.request_id)
-        self._count(prepares=1)
+        self.count(prepares=1)
         chunks = transfer_range(context, key, instance_id)
         if chunks is None:
             return BlendSlots()
         worker = chunks.worker
         if worker.inline or context.segment is None or len(worker.groups) != 1:
             raise ProtocolError("segments are read by workers that map L1 and keep a chunk in one object")
-        known = self._check(key, context.hasher.chunk_hashes(key.token_ids, key.end), segments)
+        known = self.check(key, context.hasher.chunk_hashes(key.token_ids, key.end), segments)
         acquired = iter(self._acquire(chunks, key.request_id, [each.hash for each in segments if each in known]))
         slots = [next(acquired) if each in known else None for each in segments]
         if context.workers.find(instance_id) is not worker:
             self._release(self._reads.take(worker, key.request_id))  # it has left meanwhile
             return BlendSlots()
-        self._count(segments=len(slots), segments_gone=slots.count(None))
+        self.count(segments=len(slots), segments_gone=slots.count(None))
         layout, offset = worker.layout, context.storage.payload_offset
         return BlendSlots(
             tuple(
@@ -322,7 +341,7 @@ class BlendModule(RequestModule):
         for references in held:
             self._context.storage.release(references)
 
-    def _check(self, key: EngineKey, own: Sequence[bytes], segments: Sequence[BlendSegment]) -> set[BlendSegment]:
+    def check(self, key: EngineKey, own: Sequence[bytes], segments: Sequence[BlendSegment]) -> set[BlendSegment]:
         """Those whose tokens are known to be those of the chunk; the others have left the index.  Raises ProtocolError unless a
         lookup could have given all."""
         size, tokens = self._context.chunk_tokens, cache(lambda: self._decoded(key))
@@ -362,7 +381,7 @@ class BlendModule(RequestModule):
 
     # --- what they share
 
-    def _count(self, **more: int) -> None:
+    def count(self, **more: int) -> None:
         with self._lock:
             self._counts.update(more)
 

@@ -15,7 +15,17 @@ def lmcache_request_modules() -> Sequence[Offer]:
             "Finds stored chunks of a prompt wherever they are in it",
             "lmcache_blend.module:open_module",
             "lmcache_blend.settings:BlendSettings",
-            operations=("blend_lookup", "blend_prepare", "blend_commit"),
+            operations=(
+                "blend_lookup",
+                "blend_prepare",
+                "blend_commit",
+                "cb_protocol_handshake",
+                "cb_register_rope",
+                "cb_unregister_rope",
+                "cb_unified_lookup",
+                "cb_retrieve_pre_computed",
+                "cb_reorder_plan",
+            ),
         )
     ]
 

@@ -47,9 +47,14 @@ _COUNTERS: Final[Mapping[str, SampleKind]] = {
             "{chunk}",
             "Matches of the coordinator that were not those of the tokens.",
         ),
-        ("prepares", "retrieve_requests", "1", "Reads of segments that workers prepared."),
+        ("prepares", "retrieve_requests", "1", "Reads of segments by workers."),
         ("segments", "retrieve_chunks", "{chunk}", "Segments that these asked for."),
-        ("segments_gone", "retrieve_failures", "{chunk}", "Segments of these that were not there any more."),
+        (
+            "segments_gone",
+            "retrieve_failures",
+            "{chunk}",
+            "Segments of these that were not there any more, or whose server-driven read had one that was not.",
+        ),
         ("refused", "refused_requests", "1", "Requests that were refused; the module's status says why."),
         ("chunks_added", "fingerprints_registered", "{chunk}", "Chunks that the index has taken in."),
         ("chunks_forgotten", "chunks_evicted", "{chunk}", "Chunks that the index has forgotten for others."),
@@ -73,10 +78,10 @@ class BlendService(Service):
     def __init__(self, settings: None, context: ServiceContext) -> None:
         """Raises ConfigError where `--engine-type blend` cannot work."""
         mode, types = context.value_at("supported_transfer_mode"), context.value_at("engine_type") or ()
-        if "blend" in types and mode == "lmcache_driven":
+        if "blend" in types and mode == "engine_driven" and context.value_at("l1_shared_memory") is False:
             raise ConfigError(
-                "--engine-type blend is for engines that copy, and --supported-transfer-mode lmcache_driven serves none; "
-                "use --supported-transfer-mode auto or engine_driven"
+                "--engine-type blend serves engines that map L1, and engines whose pages the server fills: with "
+                "--supported-transfer-mode engine_driven and --no-l1-shared-memory there are neither; leave one of the two out"
             )
         self._blends = "blend" in types
         self._context = context

@@ -43,6 +43,7 @@ from lmcache_transfer_torch.messages import (
 )
 from lmcache_transfer_torch.registered import RegisteredWorker
 from lmcache_transfer_torch.registry import Registry
+from lmcache_transfer_torch.row_mover import RowMover
 from lmcache_transfer_torch.transfer import IN_FLIGHT_MAX, Transfers
 
 NOTHING_TO_STORE: Final = (b"", True)
@@ -67,6 +68,8 @@ class LMCacheDrivenModule(RequestModule):
         self._context, self._devices = context, devices
         self._workers = Registry(context, devices, settings)
         self._transfers = Transfers(context.storage)
+        self._rows = RowMover(context, self._workers, self._transfers, self._addresses)
+        context.page_movers.append(self._rows)
 
     def handlers(self) -> Sequence[Handler]:
         # Mapping memory may take long, and so may copying it: whether it does, `_is_swift` says.
@@ -87,10 +90,13 @@ class LMCacheDrivenModule(RequestModule):
             "stored_bytes": counts.stored_bytes,
             "retrieved_bytes": counts.retrieved_bytes,
             "registrations_refused": self._workers.refused(),
+            "ropes": len(self._rows),
             "devices": self._devices.status(),
         }
 
     def close(self) -> None:
+        if self._rows in self._context.page_movers:
+            self._context.page_movers.remove(self._rows)
         self._devices.close()
         self._transfers.abandon()
         self._workers.close()
@@ -154,8 +160,7 @@ class LMCacheDrivenModule(RequestModule):
         return self._transfers.begin(
             chunks.worker.token,
             [each.references for each in filled],
-            TransferJob(tuple(parts), event),
-            registered.memory.submit_gather,
+            functools.partial(registered.memory.submit_gather, TransferJob(tuple(parts), event)),
             finish,
         )
 
@@ -210,8 +215,7 @@ class LMCacheDrivenModule(RequestModule):
         return self._transfers.begin(
             chunks.worker.token,
             [references for references, _ in held],
-            TransferJob(tuple(parts), event),
-            registered.memory.submit_scatter,
+            functools.partial(registered.memory.submit_scatter, TransferJob(tuple(parts), event)),
             functools.partial(self._retrieved, held),
         )
 

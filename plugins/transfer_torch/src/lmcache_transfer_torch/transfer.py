@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from lmcache_core import SlotReferences, Storage
-from lmcache_transfer_torch.device import AbortedTransferError, DeviceError, Done, TransferJob
+from lmcache_transfer_torch.device import AbortedTransferError, DeviceError, Done
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX: Final = 256
 """Transfers that one worker may have under way."""
 
-Submit = Callable[[TransferJob, Done], bytes]
+Submit = Callable[[Done], bytes]
+"""Hands one job to a device, as `WorkerMemory.submit_*` do."""
 Finish = Callable[[bool], bool]
 """Gets whether the bytes arrived; returns whether the transfer succeeded.  The references are the worker's own again."""
 
@@ -84,12 +85,10 @@ class Transfers:
             self._stored += stored
             self._retrieved += retrieved
 
-    def begin(
-        self, token: int, held: Sequence[SlotReferences], job: TransferJob, submit: Submit, finish: Finish
-    ) -> tuple[bytes, bool]:
-        """Hand a job to the device.  Returns the event that the worker waits for (empty: none), and False when the transfer
-        has failed; until that event the device may still touch the worker's blocks.  `finish` is called in each case:
-        here, or when the device calls back."""
+    def begin(self, token: int, held: Sequence[SlotReferences], submit: Submit, finish: Finish) -> tuple[bytes, bool]:
+        """Hand a job to the device by `submit`.  Returns the event that the worker waits for (empty: none), and False when the
+        transfer has failed; until that event the device may still touch the worker's blocks.  `finish` is called in each
+        case: here, or when the device calls back."""
         uses = ExitStack()
         transfer = Transfer(self, token, uses, finish)
         with self._lock:
@@ -98,7 +97,7 @@ class Transfers:
             transfer.done(False)  # a deadline passed, or the worker left
             return b"", False
         try:
-            event = submit(job, transfer.done)
+            event = submit(transfer.done)
         except AbortedTransferError as aborted:
             return aborted.event, False
         except DeviceError as error:

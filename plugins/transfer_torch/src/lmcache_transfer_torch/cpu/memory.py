@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from lmcache_kv_layout import PageCopier, PagedGroup
@@ -20,6 +21,7 @@ SWIFT_BYTES: Final = 1 << 20
 """What lmcache-native copies in 0.1 ms: about what it takes to hand a request over to another thread, and its answer back."""
 
 _Copy = Callable[[PagedGroup, Sequence[int], Sequence[int], Sequence[int]], int]
+_Write = Callable[[], int]
 
 
 class CpuMemory:
@@ -29,36 +31,45 @@ class CpuMemory:
         self._segments = tuple(segments)
         self._groups = tuple(groups)
         self._copier = copier
-        self._bases = tuple(
+        self.bases: Final = tuple(
             tuple(segments[storage].address + offset for storage, offset in group.bases) for group in groups
         )
+        """Of each kernel group, in this process; mapped while a job runs."""
         self.swift_bytes: Final = SWIFT_BYTES if copier.native else 0
         self._lock = threading.Lock()
-        self._copies = 0
+        self._running = 0
         self._closed = False
 
     def submit_gather(self, job: TransferJob, done: Done) -> bytes:
-        return self._run(job, self._copier.gather, done)
+        return self._run(self._copies(job, self._copier.gather), done)
 
     def submit_scatter(self, job: TransferJob, done: Done) -> bytes:
-        return self._run(job, self._copier.scatter, done)
+        return self._run(self._copies(job, self._copier.scatter), done)
+
+    def submit_writes(self, writes: Sequence[_Write], done: Done) -> bytes:
+        """Call each of them, in order, as `submit_scatter` copies."""
+        return self._run(writes, done)
 
     def close(self) -> None:
         with self._lock:
-            last = not self._closed and not self._copies
+            last = not self._closed and not self._running
             self._closed = True
         if last:
             self._unmap()
 
-    def _run(self, job: TransferJob, copy: _Copy, done: Done) -> bytes:
+    def _copies(self, job: TransferJob, copy: _Copy) -> Sequence[_Write]:
+        groups, bases = self._groups, self.bases
+        return [partial(copy, groups[part.group], bases[part.group], part.blocks, part.objects) for part in job.parts]
+
+    def _run(self, writes: Sequence[_Write], done: Done) -> bytes:
         copied = False
         self._enter()
         try:
             for segment in self._segments:
                 segment.check()
             try:
-                for part in job.parts:
-                    copy(self._groups[part.group], self._bases[part.group], part.blocks, part.objects)
+                for write in writes:
+                    write()
                 copied = True
             except (OSError, ValueError) as error:
                 logger.error("a worker's KV cache could not be copied reason=%s", error)
@@ -73,12 +84,12 @@ class CpuMemory:
         with self._lock:
             if self._closed:
                 raise DeviceError("the worker has left")
-            self._copies += 1
+            self._running += 1
 
     def _leave(self) -> None:
         with self._lock:
-            self._copies -= 1
-            last = self._closed and not self._copies
+            self._running -= 1
+            last = self._closed and not self._running
         if last:
             self._unmap()
 

@@ -1,0 +1,192 @@
+"""The requests `cb_...`: engines whose pages the server fills ask what is there, and have it moved."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lmcache_blend.messages import (
+    HANDSHAKE,
+    NOT_MOVED,
+    NOTHING_FOUND,
+    PROTOCOL_VERSION,
+    REGISTER_ROPE,
+    REGISTER_ROPE_V3,
+    REORDER_PLAN,
+    RETRIEVE,
+    RETRIEVE_V3,
+    UNIFIED_LOOKUP,
+    UNREGISTER_ROPE,
+    UNREGISTER_ROPE_V3,
+    Found,
+    Match,
+)
+from lmcache_client import BlendSegment, RopeTables
+from lmcache_core import (
+    Call,
+    EngineKey,
+    Handler,
+    HandlerMode,
+    ModuleContext,
+    PageMover,
+    ProtocolError,
+    SlotReferences,
+    transfer_range,
+)
+
+if TYPE_CHECKING:
+    from lmcache_blend.module import BlendModule, Prompt
+
+INDEX_SECONDS: Final = 1.0
+"""That a lookup waits for the index which others use."""
+PENDING_MAX: Final = 8192
+PENDING_SECONDS: Final = 600.0
+"""Lookups whose answer was not fetched, and for how long; others begin anew when they are asked again."""
+
+
+class ServerDriven:
+    """Safe from any thread."""
+
+    def __init__(self, module: BlendModule, context: ModuleContext) -> None:
+        self._module, self._context = module, context
+        self._lock = threading.Lock()
+        self._pending: OrderedDict[tuple[bytes, str], tuple[Prompt, float]] = OrderedDict()
+        """By connection and request id, and when each was asked last."""
+
+    def handlers(self, noting: Callable[[Callable[..., object]], Callable[..., object]]) -> Sequence[Handler]:
+        """`noting` keeps the reasons of refusals."""
+        register, unregister = noting(self.register_rope), noting(self.unregister_rope)
+        retrieve = noting(self.retrieve)
+        mode = HandlerMode.AFFINE
+        return [
+            Handler(HANDSHAKE, self.handshake, HandlerMode.INLINE),
+            *[Handler(each, register, mode, may_be_refused=False) for each in (REGISTER_ROPE, REGISTER_ROPE_V3)],
+            *[Handler(each, unregister, mode, may_be_refused=False) for each in (UNREGISTER_ROPE, UNREGISTER_ROPE_V3)],
+            Handler(UNIFIED_LOOKUP, noting(self.lookup), mode),
+            *[Handler(each, retrieve, mode) for each in (RETRIEVE, RETRIEVE_V3)],
+            Handler(REORDER_PLAN, self.reorder_plan, HandlerMode.POOLED),
+        ]
+
+    def handshake(self, call: Call, client_version: int) -> tuple[int, bool]:
+        """Not compatible where nothing here can move tokens, either."""
+        return PROTOCOL_VERSION, client_version == PROTOCOL_VERSION and bool(self._context.page_movers)
+
+    def register_rope(
+        self,
+        call: Call,
+        instance_id: int,
+        cos_sin: list[msgspec.msgpack.Ext],
+        head_size: int,
+        is_neox: bool,
+        group_to_cache: list[int],
+        group_rot: list[list[int]],
+        group_head_size: list[int],
+        kv_quant: str,
+    ) -> None:
+        """There is no answer but an empty one, also for what is refused: its matches are then not moved."""
+        if kv_quant:
+            raise ProtocolError(f"K that is quantized ('{kv_quant[:40]}') cannot be turned")
+        worker = self._context.workers.find(instance_id)
+        if worker is None:
+            raise ProtocolError(f"instance {instance_id} is not registered: register_kv_cache comes before its rope")
+        rope = RopeTables(cos_sin, head_size, is_neox, group_to_cache, group_rot, group_head_size)
+        self._mover().share_rope(worker, rope)
+
+    def unregister_rope(self, call: Call, instance_id: int) -> None:
+        worker = self._context.workers.find(instance_id)
+        if worker is not None:
+            self._mover().drop_rope(worker)
+
+    def lookup(self, call: Call, key: EngineKey, tp_size: int) -> Found | None:
+        """None while it runs: it is asked again.  The same question after its answer is another lookup.  `tp_size` is a relic;
+        the key says how many reads to expect."""
+        module, name = self._module, (call.connection, key.request_id)
+        with self._lock:
+            prompt, _ = self._pending.pop(name, (None, 0.0))
+        if prompt is None or prompt.key != key:
+            prompt = module.begin(call.connection, key, INDEX_SECONDS)
+        found = self._context.storage.sparse_result(*name)
+        if found is not None and not found.size and prompt.asked:  # it has ended, or another one took its place
+            prompt = module.begin(call.connection, key, INDEX_SECONDS)
+            found = self._context.storage.sparse_result(*name)
+        if found is None:
+            self._keep(name, prompt)
+            return None
+        if not found.size:
+            return NOTHING_FOUND
+        answer = module.result(call.connection, prompt, found)
+        module.count_found(answer)
+        segments = [Match(each.old_start, each.old_end, each.start, each.end, each.hash) for each in answer.segments]
+        return Found(answer.prefix_tokens, tuple(segments))
+
+    def _keep(self, name: tuple[bytes, str], prompt: Prompt) -> None:
+        now = self._context.clock.monotonic()
+        with self._lock:
+            pending = self._pending
+            pending[name] = prompt, now
+            while len(pending) > PENDING_MAX or next(iter(pending.values()))[1] < now - PENDING_SECONDS:
+                pending.popitem(last=False)
+
+    def retrieve(
+        self,
+        call: Call,
+        key: EngineKey,
+        matches: list[Match],
+        block_ids: list[list[int]],
+        instance_id: int,
+        event: bytes,
+    ) -> tuple[bytes, bool]:
+        """All matches, in any order, or nothing.  Matches of the prefix are chunks at their own place."""
+        module, context = self._module, self._context
+        chunks = transfer_range(context, key, instance_id)
+        if chunks is None or not matches:
+            return NOT_MOVED
+        mover, worker = self._mover(), chunks.worker
+        if len(worker.groups) != 1:
+            raise ProtocolError(f"instance {instance_id} keeps a chunk in several objects, whose tokens stay together")
+        own = context.hasher.chunk_hashes(key.token_ids, key.end)
+        segments = sorted((self._segment(each, own) for each in matches), key=lambda each: each.start)
+        known = module.check(key, own, segments)
+        module.count(prepares=1, segments=len(segments))
+        if len(known) < len(segments):
+            module.count(segments_gone=len(segments))
+            return NOT_MOVED
+        held = context.storage.acquire(
+            worker.token, key.request_id, chunks.space(context), [each.hash for each in segments], chunks.first_chunk
+        )
+        if held is None:
+            module.count(segments_gone=len(segments))
+            return NOT_MOVED
+        places = [(each.old_start, each.start) for each in segments]
+        try:
+            return mover.move(worker, held, places, block_ids, event, partial(self._moved, held))
+        except BaseException:
+            context.storage.release(held)
+            raise
+
+    def reorder_plan(self, call: Call, key: EngineKey, keep_prefix: int, budget_ms: int) -> list[int]:
+        """Prompts are not rewritten."""
+        return []
+
+    def _segment(self, match: Match, own: Sequence[bytes]) -> BlendSegment:
+        at, rest = divmod(match.cur_st, self._context.chunk_tokens)
+        is_own = not rest and match.old_st == match.cur_st and own[at : at + 1] == [match.hash]
+        return BlendSegment(match.old_st, match.old_ed, match.cur_st, match.cur_ed, match.hash, exact=is_own)
+
+    def _moved(self, held: SlotReferences, arrived: bool) -> bool:
+        self._context.storage.release(held)
+        self._module.count(segments_moved=len(held.slots) if arrived else 0)
+        return arrived
+
+    def _mover(self) -> PageMover:
+        if not self._context.page_movers:
+            raise ProtocolError(
+                "nothing here moves tokens into an engine's pages; install lmcache-transfer-torch, and start the server with "
+                "--supported-transfer-mode auto or lmcache_driven"
+            )
+        return self._context.page_movers[0]
