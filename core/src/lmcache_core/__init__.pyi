@@ -123,7 +123,6 @@ from .contracts.http_route import (
     HttpRefusal as HttpRefusal,
     HttpRequest as HttpRequest,
     HttpRoute as HttpRoute,
-    paths_overlap as paths_overlap,
     PluginRoute as PluginRoute,
     RouteCheck as RouteCheck,
 )

@@ -10,11 +10,11 @@ from litestar.handlers import HTTPRouteHandler
 from pydantic import BaseModel
 
 from lmcache_admin.api import api_about, every_core_route
-from lmcache_core import paths_overlap
 from lmcache_http.access import operation_of
 from lmcache_http.admin_api.paths import ADMIN_PATHS
 from lmcache_http.application import described_routes
 from lmcache_http.openapi import DescribedRoute, Operation, openapi_document
+from lmcache_http.route_checks import paths_overlap
 from plugins.admin.tests.conversation import ask, running
 
 EVERY = every_core_route()

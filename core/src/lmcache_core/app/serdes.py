@@ -106,7 +106,9 @@ LAYOUTS_MAX: Final = 4096
 
 
 class KnownLayouts:
-    """Remembers a layout for longer than the worker that registered it, because its objects may be on their way still.
+    """Implements `contracts.serde.SerdeLayouts`.
+
+    Remembers a layout for longer than the worker that registered it, because its objects may be on their way still.
     Any thread; never blocks."""
 
     def __init__(self) -> None:
@@ -127,8 +129,6 @@ class KnownLayouts:
             listener(layout)
 
     def elements(self, fingerprint: bytes, payload_bytes: int) -> ObjectLayout | None:
-        """What is known of the elements of a payload: None for a layout that was not registered, for chunks of several
-        shapes, and where the length is another one."""
         layout = self._by_fingerprint.get(fingerprint)
         return layout if isinstance(layout, ObjectLayout) and layout.payload_bytes == payload_bytes else None
 
@@ -137,11 +137,9 @@ class KnownLayouts:
             return tuple(self._by_fingerprint.values())
 
     def listen(self, listener: Callable[[ChunkLayout], None]) -> None:
-        """Must not raise."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
 
     def ignore(self, listener: Callable[[ChunkLayout], None]) -> None:
-        """Call it no more."""
         with self._lock:
             self._listeners = tuple([each for each in self._listeners if each != listener])

@@ -22,11 +22,6 @@ _WORDS: Final = {
 _PLURALS: Final = ((str, "names"), (Path, "paths"))
 
 
-def type_text(field: FieldInfo) -> str:
-    """Type and limits: "integer, >= 1"."""
-    return ", ".join([type_name(field.annotation), *limits(field)])
-
-
 def limits(field: FieldInfo) -> tuple[str, ...]:
     """What bounds a number: (">= 1", "<= 65535")."""
     return tuple(f"{sign} {bound:g}" for sign, bound in bounds(field))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec import structs
 
 from lmcache_core.builtin.sum_log import PERIOD_SECONDS, Kind, SumLog
 from lmcache_core.contracts.events import (
     AdapterAdded,
     AdapterRemoved,
     CacheCleared,
+    Event,
     LeasesExpired,
     ObjectRejected,
     ObjectsEvicted,
@@ -28,6 +33,22 @@ from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.model.names import parse_model_name
 
 logger = logging.getLogger(__name__)
+
+_INFO: Final[Mapping[type[Event], str]] = {
+    CacheCleared: "L1 was emptied on request chunks=%(chunks)d force=%(force)s",
+    AdapterAdded: "adapter added adapter=%(adapter)s type=%(type)s",
+    SettingChanged: "setting changed name=%(name)s before=%(before)r after=%(after)r",
+}
+_DEBUG: Final[Mapping[type[Event], str]] = {
+    StoreSubmitted: "Submitted store task %(job)d adapter=%(adapter)s objects=%(objects)d bytes=%(object_bytes)d",
+    StoreCompleted: "L2 store task %(job)d completed adapter=%(adapter)s stored=%(stored)d failed=%(failed)d "
+    "seconds=%(seconds).3f",
+    ObjectsEvicted: "L2 objects evicted adapter=%(adapter)s objects=%(objects)d bytes=%(object_bytes)d "
+    "used_ratio=%(used_ratio).2f",
+    PrefetchSubmitted: "Prefetch request submitted: %(total_keys)d total keys, %(l1_prefix_hits)d L1 prefix hits, "
+    "%(remaining_keys)d remaining for L2",
+}
+"""Lines that are the fields of an event."""
 
 
 class LogSubscriber(Subscriber):
@@ -50,28 +71,20 @@ class LogSubscriber(Subscriber):
         self._rejects.flush()
 
     def subscriptions(self) -> Subscriptions:
-        always: Subscriptions = {
+        calls: dict[type[Event], Callable[[Any], None]] = {
             WorkerRegistered: _worker_registered,
             WorkerLeft: _worker_left,
             ObjectRejected: self._object_rejected,
             StoresDropped: self._store_dropped,
             StoreRefused: self._store_refused,
-            CacheCleared: _cache_cleared,
             LeasesExpired: _leases_expired,
             QuotaChanged: _quota_changed,
-            AdapterAdded: _adapter_added,
             AdapterRemoved: _adapter_removed,
-            SettingChanged: _setting_changed,
         }
-        if not logger.isEnabledFor(logging.DEBUG):
-            return always
-        return {
-            **always,
-            StoreSubmitted: _store_submitted,
-            StoreCompleted: _store_completed,
-            ObjectsEvicted: _objects_evicted,
-            PrefetchSubmitted: _prefetch_submitted,
-        }
+        for level, lines in ((logging.INFO, _INFO), (logging.DEBUG, _DEBUG)):
+            if level == logging.INFO or logger.isEnabledFor(level):
+                calls |= {kind: partial(_write, level, text) for kind, text in lines.items()}
+        return calls
 
     def _store_dropped(self, event: StoresDropped) -> None:
         self._drops.note((event.adapter, event.reason), event.objects, event.object_bytes)
@@ -90,6 +103,10 @@ class LogSubscriber(Subscriber):
             "objects rejected, not served adapter=%s outcome=%s objects=%d newest=%s reason=%s",
             newest.adapter, newest.outcome, amounts[0], newest.object_id, newest.reason,
         )  # fmt: skip
+
+
+def _write(level: int, text: str, event: Event) -> None:
+    logger.log(level, text, structs.asdict(event))
 
 
 def _worker_registered(event: WorkerRegistered) -> None:
@@ -150,61 +167,9 @@ def _stores_refused(kind: Kind, amounts: Sequence[int]) -> None:
     logger.log(level, "L1 had no room for chunks reason=%s cache_salt=%r chunks=%d", reason, cache_salt, chunks)
 
 
-def _cache_cleared(event: CacheCleared) -> None:
-    logger.info("L1 was emptied on request chunks=%d force=%s", event.chunks, event.force)
-
-
-def _adapter_added(event: AdapterAdded) -> None:
-    logger.info("adapter added adapter=%s type=%s", event.adapter, event.type)
-
-
 def _adapter_removed(event: AdapterRemoved) -> None:
     level = logging.INFO if event.drained else logging.WARNING
     logger.log(level, "adapter removed adapter=%s drained=%s", event.adapter, event.drained)
-
-
-def _setting_changed(event: SettingChanged) -> None:
-    logger.info("setting changed name=%s before=%r after=%r", event.name, event.before, event.after)
-
-
-def _store_submitted(event: StoreSubmitted) -> None:
-    logger.debug(
-        "Submitted store task %d adapter=%s objects=%d bytes=%d",
-        event.job,
-        event.adapter,
-        event.objects,
-        event.object_bytes,
-    )
-
-
-def _store_completed(event: StoreCompleted) -> None:
-    logger.debug(
-        "L2 store task %d completed adapter=%s stored=%d failed=%d seconds=%.3f",
-        event.job,
-        event.adapter,
-        event.stored,
-        event.failed,
-        event.seconds,
-    )
-
-
-def _objects_evicted(event: ObjectsEvicted) -> None:
-    logger.debug(
-        "L2 objects evicted adapter=%s objects=%d bytes=%d used_ratio=%.2f",
-        event.adapter,
-        event.objects,
-        event.object_bytes,
-        event.used_ratio,
-    )
-
-
-def _prefetch_submitted(event: PrefetchSubmitted) -> None:
-    logger.debug(
-        "Prefetch request submitted: %d total keys, %d L1 prefix hits, %d remaining for L2",
-        event.total_keys,
-        event.l1_prefix_hits,
-        event.remaining_keys,
-    )
 
 
 def open_log_subscriber(settings: None) -> Subscriber:

@@ -98,11 +98,3 @@ class PluginRoute(msgspec.Struct, frozen=True):
 
 RouteCheck = Callable[[PluginRoute, Sequence[PluginRoute]], str | None]
 """What is wrong with a route beside those that were accepted before it, in words; None for a right one."""
-
-
-def paths_overlap(path: str, other: str) -> bool:
-    """True where one request matches both paths."""
-    parts, others = path.split("/"), other.split("/")
-    return len(parts) == len(others) and all(
-        one == two or one.startswith("{") or two.startswith("{") for one, two in zip(parts, others, strict=True)
-    )

@@ -41,7 +41,9 @@ _LOOK_SECONDS: Final = 0.2
 
 
 class AdapterClient:
-    """Safe from any thread.  Completions are handled on the completion thread, those that come before `submit_*` has
+    """Implements `contracts.server_control.AdapterAccess` and `contracts.l2_eviction.EvictedAdapter`.
+
+    Completions are handled on the completion thread, those that come before `submit_*` has
     returned on the submitter's."""
 
     def __init__(
@@ -74,7 +76,6 @@ class AdapterClient:
 
     @property
     def answers(self) -> bool:
-        """False while a job is overdue: then it is given nothing more."""
         return self.jobs.overdue == 0
 
     @property
@@ -101,13 +102,9 @@ class AdapterClient:
         self._submit("load", self.adapter.submit_load, batch, inbox, token)
 
     def delete_soon(self, keys: Sequence[ObjectKey], on_answer: Callable[[Sequence[Outcome]], None]) -> None:
-        """Begin to delete these.  `on_answer` is called once, with an outcome for each, on a thread that it must not keep
-        waiting: the completion thread, or this one."""
         self._submit("delete", self.adapter.submit_delete, keys, OutcomesOnly(on_answer), None)
 
     def delete(self, keys: Sequence[ObjectKey], is_over: Callable[[], bool]) -> Sequence[Outcome] | None:
-        """Delete these objects as one job, and wait for its outcomes.  None when `is_over()`, which is asked a few times a
-        second, becomes true first."""
         if self._listener is not None:
             self._listener.deleting(keys)
         answers: SimpleQueue[Sequence[Outcome]] = SimpleQueue()  # an answer may come after the caller has left
@@ -134,13 +131,11 @@ class AdapterClient:
             self._guard("reject", lambda: self.adapter.reject(key, outcome))
 
     def usage(self) -> Usage | None:
-        """Bytes and objects that the adapter has; None where it does not know or fails."""
         usage = self._guard("usage", self.adapter.usage)
         return usage if isinstance(usage, Usage) else None
 
     @property
     def is_learning(self) -> bool:
-        """True while it declares USAGE and does not know its usage yet."""
         return Capability.USAGE in self.capabilities and self.usage() is None
 
     def circuit(self) -> CircuitStatus | None:
@@ -149,12 +144,10 @@ class AdapterClient:
         return circuit if isinstance(circuit, CircuitStatus) else None
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage | None:
-        """As the adapter's; may block.  None where it fails, and once it is shut or is being closed."""
         page = self._while_open("list_keys", lambda: self.adapter.list_keys(cursor, limit))
         return page if isinstance(page, KeyPage) else None
 
     def delete_other_versions(self) -> int | None:
-        """As the adapter's; may block.  None where it fails, and once it is shut or is being closed."""
         removed = self._while_open("delete_other_versions", lambda: self.adapter.delete_other_versions())
         return removed if isinstance(removed, int) else None
 
@@ -172,7 +165,6 @@ class AdapterClient:
                 self._listing.notify_all()
 
     def in_use(self) -> set[ObjectKey]:
-        """Keys of stores and loads under way."""
         return {item.key for item in self.jobs.subjects(("store", "load"))}
 
     def status(self) -> dict[str, object]:
@@ -207,7 +199,6 @@ class AdapterClient:
 
     @property
     def is_shut(self) -> bool:
-        """It was removed, or is about to be."""
         return self._shut
 
     def abandon(self) -> None:

@@ -20,7 +20,9 @@ SHOWN_MAX: Final = 100
 
 
 class Quotas:
-    """Safe from any thread.  Limits are kept in memory: those of the configuration are there again after a restart.
+    """Implements `contracts.server_control.QuotaControl`.
+
+    Limits are kept in memory: those of the configuration are there again after a restart.
 
     `isolates` says whether eviction policy `policy` takes room from one salt when asked to; without that no limit can be
     kept, and setting one raises QuotaRefusedError."""
@@ -40,7 +42,6 @@ class Quotas:
             self._apply(SaltLimits(dict(limits), default), ())  # L1 is empty
 
     def get(self, salt: str) -> Quota:
-        """Of any salt, whether it has a limit or anything stored or not."""
         return self._quota(salt, self._limits, self._cache.salts.used_by(salt))
 
     def everything(self) -> list[Quota]:
@@ -49,7 +50,6 @@ class Quotas:
 
     @property
     def default_bytes(self) -> int | None:
-        """The limit of salts without one of their own; None: there is none."""
         return self._limits.default
 
     def set(self, salt: str, limit_bytes: int) -> None:
@@ -64,7 +64,6 @@ class Quotas:
         self._events.publish(QuotaChanged(salt, limit_bytes))
 
     def delete(self, salt: str) -> bool:
-        """Back to the default limit.  False when the salt had none of its own."""
         with self._lock:
             by_salt = dict(self._limits.by_salt)
             if by_salt.pop(salt, None) is None:

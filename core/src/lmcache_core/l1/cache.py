@@ -76,7 +76,6 @@ class L1Cache:
             return self._index.spaces.intern(space, payload_bytes)
 
     def slot_bytes_for(self, payload_bytes: int) -> int:
-        """Header page and payload, rounded up to the alignment."""
         return self._index.slot_bytes_for(payload_bytes)
 
     def reserve(
@@ -176,7 +175,6 @@ class L1Cache:
         self._index.publish_removals()
 
     def count_absent(self, record: SpaceRecord, chunk_hashes: Sequence[bytes]) -> int:
-        """How many of these chunks are neither ready nor being written."""
         with self._index.lock:
             return self._index.count_absent(record, chunk_hashes)
 

@@ -43,7 +43,6 @@ class Contents:
 
     @property
     def slot_numbers(self) -> int:
-        """Every slot has a number below this one; it never shrinks."""
         return len(self._table)
 
     def contains(self, record: SpaceRecord, chunk_hash: bytes) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from lmcache_core import HttpRoute, PluginRoute, RouteCheck, paths_overlap
+from lmcache_core import HttpRoute, PluginRoute, RouteCheck
 
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _PATH: Final = re.compile(r"(/([A-Za-z0-9._~-]+|{[a-z_][a-z0-9_]*}))+")
@@ -80,3 +80,11 @@ def _fault_of_values(route: Any) -> str | None:
 
 def _is_line(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and 0 < len(text.strip()) <= _LINE_CHARACTERS
+
+
+def paths_overlap(path: str, other: str) -> bool:
+    """True where one request matches both paths."""
+    parts, others = path.split("/"), other.split("/")
+    return len(parts) == len(others) and all(
+        one == two or one.startswith("{") or two.startswith("{") for one, two in zip(parts, others, strict=True)
+    )

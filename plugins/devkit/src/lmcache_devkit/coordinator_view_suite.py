@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute, paths_overlap
+from lmcache_core import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute
 from lmcache_devkit.borrowed_memory import SPACE, object_key
 from lmcache_devkit.fuzzing import FUZZ
 from lmcache_devkit.http_routes_suite import timeless
@@ -29,7 +29,7 @@ from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_fleet.messages import L1, JournalPage, Kind, Run, SnapshotPage
 from lmcache_fleet.view import CoordinatorView
 from lmcache_http.plugin_answer import encoded, fault_of_answer
-from lmcache_http.route_checks import fault_of_route
+from lmcache_http.route_checks import fault_of_route, paths_overlap
 
 MEMBERS: Final = ("check-1", "check-2", "check-3")
 SPACES: Final = (SPACE.tail, SPACE.tail.replace(b"llama", b"llame", 1))

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core import paths_overlap
 from lmcache_core.app.open_http_routes import RoutesContext
 from lmcache_core.contracts.http_route import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute
 from lmcache_core.contracts.server_view import ServerView
@@ -32,7 +31,7 @@ from lmcache_devkit.fuzzing import FUZZ
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_http.admin_api.paths import ADMIN_PATHS
 from lmcache_http.plugin_answer import encoded, fault_of_answer
-from lmcache_http.route_checks import fault_of_route
+from lmcache_http.route_checks import fault_of_route, paths_overlap
 
 WARM_REQUESTS = 10_000
 """Number of names a route may remember before it has to forget, or to refuse."""

@@ -18,7 +18,7 @@ from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.setting_text import default_text, type_text
+from lmcache_core.app.setting_text import default_text, limits, type_name
 from lmcache_core.app.settings import flag_of, variable_of
 
 _HEAD = """\
@@ -107,3 +107,8 @@ def main(names: Sequence[str]) -> str:
 
 if __name__ == "__main__":
     print(main(sys.argv[1:]), end="")
+
+
+def type_text(field: FieldInfo) -> str:
+    """Type and limits: "integer, >= 1"."""
+    return ", ".join([type_name(field.annotation), *limits(field)])
