@@ -55,6 +55,7 @@ from lmcache_client import (
 )
 
 from .app.console.command_line import CommandParser as CommandParser
+from .app.local_cache import LocalCache as LocalCache, open_local as open_local
 from .app.masking import masked as masked
 from .contracts.l1_memory import BorrowedBuffer as BorrowedBuffer, MemoryRegion as MemoryRegion
 from .contracts.l1_memory import L1Memory as L1Memory, L1MemoryContext as L1MemoryContext

@@ -10,7 +10,7 @@ import pytest
 
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.masking import MASK
-from lmcache_core.app.open_control import plugin_rows
+from lmcache_core.app.open_services import plugin_rows
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets, shown_adapter, shown_settings

@@ -11,9 +11,8 @@ from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.open_arena import open_preallocation
-from lmcache_core.app.open_control import open_control
 from lmcache_core.app.open_engine_port import EnginePort, open_engine_port
-from lmcache_core.app.open_services import open_services
+from lmcache_core.app.open_services import open_control, open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -27,22 +26,26 @@ from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.supervisor import Supervisor
 
 
-def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:
+def build(
+    settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None, *, is_served: bool = True
+) -> Server:
     """Make every part and open every resource, in the order in which they need each other; nothing runs before
-    `Server.start`.  `hidden` receives the secrets of the configuration, and those that come later.  Raises LMCacheError,
-    with everything given back, when something is not available."""
+    `Server.start`.  `hidden` receives the secrets of the configuration, and those that come later.  Unless `is_served`,
+    there is no port and no service: only its own process uses the cache.  Raises LMCacheError, with everything given back,
+    when something is not available."""
     hidden = hidden or Hidden()
     hidden.learn(all_secrets(settings, plugins, os.environ))
     with ExitStack() as undo:
         common = open_common(settings, plugins, hidden, undo)
         tiers = open_tiers(common)
-        engine_port = open_engine_port(common, tiers)
+        engine_port = open_engine_port(common, tiers, is_served)
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         adapters = AdapterChanges(common, tiers, completions, supervisor)
         changes = SettingChanges(common, tiers, engine_port.gate)
         running: list[Server] = []  # services show the server, and the server owns the services
         control = open_control(common, tiers, engine_port.addresses, adapters, changes)
-        services = open_services(common, control, lambda: running[0] if running else None, tiers)
+        asked = common.offers.services if is_served else ()
+        services = open_services(asked, common, control, lambda: running[0] if running else None, tiers)
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(
             common=common,

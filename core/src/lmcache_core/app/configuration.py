@@ -82,7 +82,7 @@ class _Given(NamedTuple):
     path: Path | None
     """The `--config` file."""
     file: Mapping[str, Any]
-    """Its keys and values."""
+    """Its keys and values, or those of a mapping that a program gives."""
 
     def values_of(self, model: type[BaseModel]) -> dict[str, Any]:
         """The share of a model."""
@@ -102,7 +102,11 @@ class _Given(NamedTuple):
                 return flag_of(name, field)
             case SettingSource.ENVIRONMENT:
                 return variable_of(name)
-        return f"--config {self.path}: key '{name}'"
+        return f"{self.where}key '{name}'"
+
+    @property
+    def where(self) -> str:
+        return f"--config {self.path}: " if self.path else ""
 
 
 def setting_groups(plugins: LoadedPlugins | None = None) -> list[LoadedGroup]:
@@ -118,7 +122,17 @@ def read_settings(flags: Mapping[str, Any], plugins: LoadedPlugins | None = None
     variables = variables_of_settings(os.environ)
     path = flags.get("config") or variables.get(variable_of("config"))
     file = read_config_file(Path(path)) if path else {}
-    given = _Given(flags, variables, Path(path) if path else None, file)
+    return _settings(_Given(flags, variables, Path(path) if path else None, file), plugins)
+
+
+def settings_of(values: Mapping[str, Any], plugins: LoadedPlugins) -> ServerSettings:
+    """Those of a mapping alone: neither the environment nor a file is read.  Raises ConfigError with one line."""
+    if "config" in values:
+        raise ConfigError("key 'config': a library reads no file by itself; give what is in it")
+    return _settings(_Given({}, {}, None, values), plugins)
+
+
+def _settings(given: _Given, plugins: LoadedPlugins | None) -> ServerSettings:
     groups = plugins.setting_groups() if plugins else ()
     unused = _unused(given, groups, plugins)
     faults: list[str] = []
@@ -144,10 +158,9 @@ def _unused(given: _Given, groups: Sequence[LoadedGroup], plugins: LoadedPlugins
         setting = name.removeprefix(ENV_PREFIX).lower()
         if setting not in known and plugins:
             _check_owner(setting, name, plugins, unused)
-    where = f"--config {given.path}"
     for name in given.file:
-        if name not in known and not (plugins and _check_owner(name, f"{where}: key '{name}'", plugins, unused)):
-            raise ConfigError(f"{where}: {_no_setting(name, known)}")
+        if name not in known and not (plugins and _check_owner(name, f"{given.where}key '{name}'", plugins, unused)):
+            raise ConfigError(given.where + _no_setting(name, known))
     return unused
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -46,10 +46,28 @@ class EnginePort(msgspec.Struct, frozen=True, eq=False):
     router: Router
     handshakes: Handshakes
     reaper: Reaper
+    hasher: PromptHasher
     endpoint: str
+    """Empty: the port is not open, and nothing listens."""
+
+    def threads(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        """Names and bodies of those that answer engines."""
+        for pool in (self.pooled, self.affine):
+            yield from ((f"{pool.name}-{i}", pool.body(i)) for i in range(pool.size))
+        yield from (("handshakes", self.handshakes.run), ("router", self.router.run))
+
+    def stop(self, seconds: float) -> bool:
+        """Answer what has arrived, and end the threads.  False where that takes longer."""
+        self.router.stop()
+        if not self.endpoint:
+            self.handshakes.close()  # whose thread does that otherwise
+        is_closed = not self.endpoint or self.router.wait_closed(seconds)
+        for part in (self.pooled, self.affine, self.reaper):
+            part.stop()
+        return is_closed
 
 
-def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
+def open_engine_port(common: CommonParts, tiers: Tiers, is_served: bool) -> EnginePort:
     """Modules and port are closed by `common.undo`.  Raises LMCacheError."""
     settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
     port = EngineSocket(settings.max_message_mb * MIB, clock, settings.send_patience_seconds)
@@ -59,11 +77,12 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)
     prompts = PromptMemory(settings.session_ttl_seconds, clock)
     gate = SaltGate(settings.reject_unsalted, clock)
+    hasher = PromptHasher(chain, prompts)
     operations: list[str] = []
     features: list[str] = []
     context = ModuleContext(
         storage=tiers.storage,
-        hasher=PromptHasher(chain, prompts),
+        hasher=hasher,
         workers=workers,
         chunk_tokens=settings.chunk_size,
         chain=kind,
@@ -103,7 +122,8 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         router=router,
         handshakes=handshakes,
         reaper=Reaper(ROUND_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire)),
-        endpoint=router.bind(settings.host, settings.port),
+        hasher=hasher,
+        endpoint=router.bind(settings.host, settings.port) if is_served else "",
     )
 
 

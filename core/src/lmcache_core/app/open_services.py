@@ -1,4 +1,4 @@
-"""Opens, starts and closes the services of plugins."""
+"""Opens, starts and closes the services of plugins, and what they may do to the server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from lmcache_client.errors import ConfigError, LMCacheError
+from lmcache_core.app.adapter_changes import AdapterChanges
+from lmcache_core.app.commands.plugins_list import record
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.masking import Hidden, masked_text, sounds_secret
 from lmcache_core.app.offer_specs import OfferSpec
@@ -18,6 +20,7 @@ from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_fault import close_logged, describe, status_of
+from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.l1_memory import MemoryRegion
@@ -30,6 +33,8 @@ from lmcache_core.contracts.storage import Storage
 from lmcache_core.contracts.transfer_channel import ChannelContext, TransferChannel
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.model.errors import PluginError, PluginLoadError
+from lmcache_core.server.chunk_addresses import ChunkAddresses
+from lmcache_core.storage.cache_control import OperatorCache
 
 logger = logging.getLogger(__name__)
 
@@ -194,14 +199,47 @@ class Services:
         return {name: status_of(f"service={name}", service.status) for name, service in self.opened().items()}
 
 
+def open_control(
+    common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, adapters: AdapterChanges, settings: SettingChanges
+) -> ServerControl:
+    hidden = common.hidden
+    return ServerControl(
+        quotas=tiers.quotas,
+        cache=OperatorCache(tiers.cache, tiers.storage, tiers.prefetch, common.clock),
+        resolve=addresses.resolve,
+        freeze=tiers.storage.freeze,
+        adapters=adapters,
+        settings=settings,
+        plugins=lambda: plugin_rows(common.plugins),
+        events=common.bus,
+        native=common.kernels.native,
+        hide=hidden.data,
+        hide_also=hidden.learn,
+    )
+
+
+def plugin_rows(plugins: LoadedPlugins) -> list[Mapping[str, Any]]:
+    """As in `lmcache plugins list`, with hooks and without tracebacks, which may quote secrets."""
+    rows: list[Mapping[str, Any]] = []
+    for row in plugins.rows():
+        about = record(row)
+        del about["traceback"]
+        rows.append({**about, "hooks": plugins.hooks_of(row.candidate.name)})
+    return rows
+
+
 def open_services(
-    common: CommonParts, control: ServerControl, running: Callable[[], ServerView | None], tiers: Tiers
+    specs: Sequence[OfferSpec],
+    common: CommonParts,
+    control: ServerControl,
+    running: Callable[[], ServerView | None],
+    tiers: Tiers,
 ) -> Services:
     """`common.undo` closes them.  Raises LMCacheError."""
     services = Services(common.plugins)
     common.undo.callback(services.close)
     services.open(
-        common.offers.services,
+        specs,
         ContextOfServices(common, control, tiers.feeds, running, tiers.storage, tiers.arena.region, services.opened),
     )
     return services

@@ -45,7 +45,7 @@ class Server:
     """`start` and `stop` belong to the main thread; the rest, which plugins get as their `ServerView`, to any."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+        self._parts = self.parts = parts
         self._started = time.monotonic()
         self._stopped = False
 
@@ -64,8 +64,8 @@ class Server:
         for name, run in self._threads():
             parts.supervisor.start(name, run)
         logger.info(
-            "engine port is open endpoint=%s chunk_tokens=%d l1_gib=%.2f segment=%s adapters=%s",
-            parts.info.engine_endpoint,
+            "engine port is %s chunk_tokens=%d l1_gib=%.2f segment=%s adapters=%s",
+            f"open endpoint={parts.info.engine_endpoint}" if parts.info.engine_endpoint else "not open",
             parts.info.chunk_tokens,
             parts.tiers.arena.size_bytes / 2**30,
             parts.tiers.arena.segment or "none",
@@ -90,12 +90,8 @@ class Server:
         if not drained:
             logger.warning("stopped before everything reached L2 backlog=%s", parts.tiers.store.status())
         parts.services.close()
-        parts.engine_port.router.stop()
-        if not parts.engine_port.router.wait_closed(LAST_CALL_SECONDS + JOIN_SECONDS):
+        if not parts.engine_port.stop(LAST_CALL_SECONDS + JOIN_SECONDS):
             logger.warning("the engine port did not close in time")
-        parts.engine_port.pooled.stop()
-        parts.engine_port.affine.stop()
-        parts.engine_port.reaper.stop()
         parts.common.conditions.stop()
         parts.tiers.prefetch.stop()
         parts.tiers.store.stop()
@@ -207,10 +203,7 @@ class Server:
             ("l1-preallocation", parts.preallocation.run),
             *(thread for eviction in parts.tiers.l2.evictions for thread in eviction.threads()),
             ("reaper", parts.engine_port.reaper.run),
-            *((f"pooled-{i}", parts.engine_port.pooled.body(i)) for i in range(parts.engine_port.pooled.size)),
-            *((f"affine-{i}", parts.engine_port.affine.body(i)) for i in range(parts.engine_port.affine.size)),
-            ("handshakes", parts.engine_port.handshakes.run),
-            ("router", parts.engine_port.router.run),
+            *(parts.engine_port.threads() if parts.engine_port.endpoint else ()),
         ]
 
 

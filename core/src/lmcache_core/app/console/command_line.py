@@ -119,8 +119,8 @@ def server_selection(arguments: Sequence[str], environment: Mapping[str, str] = 
     asked = selection_from(variables)
     safe_mode = asked.safe_mode if f"{ENV_PREFIX}SAFE_MODE" in variables else file.get("safe_mode") is True
     return PluginSelection(
-        _first(given.plugin, asked.selected, file.get("plugins")),
-        _first(given.no_plugin, asked.blocked, file.get("no_plugins")),
+        first_names(given.plugin, asked.selected, file.get("plugins")),
+        first_names(given.no_plugin, asked.blocked, file.get("no_plugins")),
         safe_mode if given.safe_mode is None else given.safe_mode,
     )
 
@@ -136,11 +136,11 @@ def variables_of_settings(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _first(flags: Sequence[str] | None, variable: Sequence[str], key: Any) -> tuple[str, ...]:
+def first_names(flags: Sequence[str] | None, variable: Sequence[str], key: Any) -> tuple[str, ...]:
     """What the strongest source says.  A key of the wrong type is none here: `read_settings` refuses it."""
     if flags is not None or variable:
         return tuple(variable if flags is None else flags)
-    names = _names(key) if isinstance(key, str) else key if isinstance(key, list) else ()
+    names = _names(key) if isinstance(key, str) else key if isinstance(key, list | tuple) else ()
     return tuple(name for name in names if isinstance(name, str))
 
 

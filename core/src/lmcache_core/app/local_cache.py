@@ -1,0 +1,89 @@
+"""The cache inside of a process that is not a server: all of one but the port, the services and the programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from lmcache_client.errors import LMCacheError
+from lmcache_core.app.build import build
+from lmcache_core.app.configuration import settings_of
+from lmcache_core.app.console.command_line import first_names
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.server import Server
+from lmcache_core.contracts.conditions import ServerState, server_state
+from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.request_module import ChunkHasher
+from lmcache_core.contracts.server_counts import ServerCounts
+from lmcache_core.contracts.storage import Storage
+
+
+def open_local(settings: Mapping[str, Any]) -> LocalCache:
+    """Open a cache for this process, by the settings of `lmcache server`; those of port, log and programs have no effect.
+
+    Only the plugins that `plugins` names are loaded beside core's own, and no `LMCACHE_*` variable is a setting.  L1 is
+    anonymous memory unless `l1_shared_memory` is true.  Signals, logging, the switch interval and the garbage collector
+    stay as they are.  Raises LMCacheError, with everything given back, where something is wrong or not available."""
+    named = first_names(None, (), settings.get("plugins"))
+    plugins = load_plugins(named, safe_mode=not named)
+    server = build(settings_of({"l1_shared_memory": False, **settings}, plugins), plugins, is_served=False)
+    try:
+        server.start()
+    except Exception:
+        server.stop(0.0)
+        raise
+    return LocalCache(server)
+
+
+class LocalCache:
+    """Safe from any thread of the process that opened it.  After a fork every call raises LMCacheError in the child."""
+
+    def __init__(self, server: Server) -> None:
+        self._running, self._process = server, os.getpid()
+
+    @property
+    def _server(self) -> Server:
+        if os.getpid() != self._process:
+            raise LMCacheError("this cache was opened before a fork; the child opens one of its own")
+        return self._running
+
+    @property
+    def storage(self) -> Storage:
+        return self._server.parts.tiers.storage
+
+    @property
+    def hasher(self) -> ChunkHasher:
+        return self._server.parts.engine_port.hasher
+
+    @property
+    def region(self) -> MemoryRegion:
+        """L1's memory."""
+        return self._server.parts.tiers.arena.region
+
+    @property
+    def events(self) -> Publisher:
+        return self._server.parts.common.bus
+
+    @property
+    def healthy(self) -> bool:
+        return server_state(self._server.conditions()) is not ServerState.UNHEALTHY
+
+    def status(self) -> dict[str, Any]:
+        """As of a server."""
+        return self._server.status()
+
+    def counts(self) -> ServerCounts:
+        """What metrics are made of, as of now."""
+        return self._server.counts()
+
+    def freeze(self, is_frozen: bool) -> None:
+        """While frozen, stores are refused, and lookups see L1 only."""
+        freeze = self._server.parts.tiers.storage.freeze
+        freeze.begin(None) if is_frozen else freeze.end()
+
+    def close(self, drain_seconds: float = 10.0) -> bool:
+        """Take no more stores, wait for those on their way to L2, and give everything back; afterwards only this may be
+        called.  False when something did not reach L2."""
+        return self._server.stop(drain_seconds)
