@@ -1,0 +1,213 @@
+"""Configuration of an engine: keys of a YAML file and `LMCACHE_*` variables, and the server's settings that follow."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from lmcache_client.errors import ConfigError
+from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
+from lmcache_engine.server_settings import server_settings
+
+PREFIX: Final = "LMCACHE_"
+FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_HASH_SEED: Final = "vllm-none-hash"
+_SIZES: Final = ("chunk_size", "blocking_timeout_secs", "pin_timeout_sec")
+"""0 makes no sense."""
+_SHARES: Final = ("lazy_memory_initial_ratio",)
+
+
+class LMCacheEngineConfig:
+    """Checked values by key, as attributes; never changed.
+
+    `warnings` says, a line each, what was given and has no effect here, and which names are old."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """Raises ConfigError that names the key: unknown, of another type, out of range, or refused here."""
+        self.warnings: list[str] = []
+        given = {self._name(name): value for name, value in values.items()}
+        self._values = {name: key.default for name, key in KEYS.items()}
+        self._values |= {name: _checked(name, value) for name, value in given.items()}
+        self._check(given)
+
+    @classmethod
+    def from_defaults(cls, **values: Any) -> LMCacheEngineConfig:
+        return cls(values)
+
+    @classmethod
+    def from_file(cls, path: str | Path, **overrides: Any) -> LMCacheEngineConfig:
+        """Of a YAML file.  Raises ConfigError where it cannot be read."""
+        return cls({**read_file(Path(path)), **overrides})
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> LMCacheEngineConfig:
+        """The file that LMCACHE_CONFIG_FILE names, over it each LMCACHE_* variable of a key, over both `overrides`."""
+        path = environment.get(FILE_VARIABLE)
+        return cls({**(read_file(Path(path)) if path else {}), **variables(environment), **overrides})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"no key of the configuration is called '{name}'") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All keys, with their values."""
+        return dict(self._values)
+
+    @property
+    def hash_algorithm(self) -> str:
+        return "sha256_cbor" if str(self.pre_caching_hash_algorithm).startswith("sha256_cbor") else "blake3"
+
+    @property
+    def hash_seed(self) -> str:
+        """Of sha256_cbor, as a server has it."""
+        return os.environ.get("PYTHONHASHSEED", _HASH_SEED)
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """The settings for `lmcache_core.open_local`.  Raises ConfigError for what has no adapter here."""
+        return server_settings(self._values, self.hash_algorithm)
+
+    def _name(self, name: str) -> str:
+        if name in KEYS:
+            return name
+        if new := OLD_NAMES.get(name):
+            self.warnings.append(f"'{name}' is an old name; it is called '{new}'")
+            return new
+        guess = "".join(difflib.get_close_matches(name, KEYS, n=1))
+        raise ConfigError(f"no key is called '{name}'" + (f"; did you mean '{guess}'?" if guess else ""))
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        for name in given:
+            key, value = KEYS[name], self._values[name]
+            if value == key.default:
+                continue
+            if key.fate is Fate.REFUSED:
+                raise ConfigError(f"'{name}' is {value!r}: {key.text}")
+            if key.fate is Fate.NO_EFFECT:
+                self.warnings.append(f"'{name}' has no effect: {key.text}")
+        if not self._values["max_local_cpu_size"]:
+            raise ConfigError(
+                "'max_local_cpu_size' is 0: every tier needs memory to copy through, with 'local_cpu: false', too; give "
+                "it at least 0.1"
+            )
+        if self._values["remote_serde"] not in ("naive", None):
+            raise ConfigError(f"'remote_serde' is '{self._values['remote_serde']}': {KEYS['remote_serde'].text}")
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Keys and values.  Raises ConfigError."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ConfigError(f"{path}: expected keys and values, such as 'chunk_size: 256'")
+    return values
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Of the variables, those that give a key; others are not this library's."""
+    known = {*KEYS, *OLD_NAMES}
+    names = ((name, name.removeprefix(PREFIX).lower()) for name in environment if name.startswith(PREFIX))
+    return {key: environment[name] for name, key in names if key in known}
+
+
+def _checked(name: str, value: Any) -> Any:
+    key = KEYS[name]
+    if value is None or (
+        isinstance(value, str) and value.strip().lower() in ("", "none", "null") and key.kind != "str"
+    ):
+        return key.default
+    try:
+        checked = _READERS[key.kind](value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"'{name}' is {value!r:.80}: expected {_WORDS[key.kind]}") from None
+    if isinstance(checked, int | float) and not isinstance(checked, bool):
+        _check_number(name, checked, key.default)
+    return checked
+
+
+def _check_number(name: str, value: float, default: Any) -> None:
+    if math.isnan(value) or value < 0 or (math.isinf(value) and value != default):
+        raise ConfigError(f"'{name}' is {value}: expected a number that is not negative")
+    if name in _SIZES and not value:
+        raise ConfigError(f"'{name}' is 0: expected more")
+    if name in _SHARES and value > 1:
+        raise ConfigError(f"'{name}' is {value}: expected a share, 0 to 1")
+
+
+def _bool(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word not in (*_TRUE, *_FALSE):
+        raise ValueError
+    return word in _TRUE
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError
+    return int(value)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | dict):
+        raise ValueError
+    return str(value)
+
+
+def _list(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def read_list(value: Any) -> list[Any]:
+        parts = value.strip().strip("[]").split(",") if isinstance(value, str) else value
+        return [
+            read(each.strip() if isinstance(each, str) else each)
+            for each in (parts if isinstance(parts, list) else [parts])
+        ]
+
+    return read_list
+
+
+def _json(value: Any) -> dict[str, Any]:
+    found = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        raise ValueError
+    return found
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": _bool,
+    "int": _int,
+    "float": _float,
+    "str": _text,
+    "ints": _list(_int),
+    "floats": _list(_float),
+    "strs": _list(_text),
+    "json": _json,
+}
+_WORDS: Final = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "ints": "whole numbers",
+    "floats": "numbers",
+    "strs": "texts",
+    "json": "keys and values",
+}

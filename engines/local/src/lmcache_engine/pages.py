@@ -1,0 +1,172 @@
+"""Between an engine's paged KV tensors and chunk objects, for whichever of the engines' layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmcache_client import ITEM_BYTES, ChunkLayout, ObjectLayout
+from lmcache_engine.config import LMCacheEngineConfig
+from lmcache_engine.metadata import LMCacheMetadata
+from lmcache_kv_layout import (
+    LayoutHints,
+    ObjectGroupPlan,
+    PageCopier,
+    PagedGroup,
+    TensorView,
+    detect_groups,
+    plan_object_groups,
+)
+
+
+class EngineType(StrEnum):
+    """Whose tensors are given."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+
+
+def CreateGPUConnector(  # noqa: N802 - engines call it so
+    config: LMCacheEngineConfig,
+    metadata: LMCacheMetadata,
+    engine: EngineType = EngineType.VLLM,
+    layout_hints: LayoutHints | Mapping[str, Any] | None = None,
+) -> PagedConnector:
+    """The connector for this engine's tensors.  Raises ValueError for an engine or hints that are not known."""
+    hints = layout_hints if isinstance(layout_hints, LayoutHints) else LayoutHints(**(layout_hints or {}))
+    return PagedConnector(config.chunk_size, metadata, EngineType(engine), hints)
+
+
+def layout_of(metadata: LMCacheMetadata, chunk_tokens: int) -> ChunkLayout:
+    """Of a chunk, as the metadata says: where the tensors' blocks have no order of their own."""
+    layers, kv, _, heads, size = metadata.kv_shape
+    return ObjectLayout(kv, layers, chunk_tokens, heads * size, metadata.dtype_name)
+
+
+class _Pages(NamedTuple):
+    """What was registered."""
+
+    tensors: Sequence[Any]
+    """Keeps their memory alive."""
+    groups: tuple[PagedGroup, ...]
+    bases: tuple[tuple[int, ...], ...]
+    """Process addresses, for each group."""
+    plan: ObjectGroupPlan
+
+
+class PagedConnector:
+    """Copies whole chunks between pages in the host's memory and objects.  `register` comes before anything is copied; one
+    thread at a time."""
+
+    def __init__(self, chunk_tokens: int, metadata: LMCacheMetadata, engine: EngineType, hints: LayoutHints) -> None:
+        self._chunk_tokens, self._metadata, self._engine, self._hints = chunk_tokens, metadata, engine, hints
+        self._pages: _Pages | None = None
+        self._copier = PageCopier()
+
+    @property
+    def layout(self) -> ChunkLayout:
+        """Of a chunk: as the tensors have it, or as the metadata says where none are registered yet."""
+        if self._pages is not None:
+            return self._pages.plan.layout
+        return layout_of(self._metadata, self._chunk_tokens)
+
+    def register(self, kvcaches: Any) -> None:
+        """Take the engine's tensors: a sequence or a mapping of them, layer by layer, each a tensor or the planes of one.
+
+        The same ones again are nothing new.  Raises ValueError for other shapes than the metadata says, for tensors that are
+        not in the host's memory, and for layouts that are not understood."""
+        tensors = list(kvcaches.values()) if isinstance(kvcaches, Mapping) else list(kvcaches)
+        if self._pages is not None and _same(tensors, self._pages.tensors):
+            return
+        views = _Views()
+        layers = [tuple(map(views.of, each)) if isinstance(each, tuple | list) else views.of(each) for each in tensors]
+        groups = detect_groups(layers, self._hints, device="cpu", engine=self._engine.value)
+        (plan,) = plan_object_groups(groups, self._chunk_tokens, separate=False)
+        self._check(groups, plan)
+        bases = tuple(tuple(views.addresses[storage] + offset for storage, offset in group.bases) for group in groups)
+        self._pages = _Pages(tensors, groups, bases, plan)
+
+    def to_objects(self, slots: Any, chunks: Sequence[int], objects: Sequence[int]) -> None:
+        """Copy these chunks of a prompt into objects at these addresses.  `slots`: of each token of the prompt, its place in
+        the KV cache.  Raises ValueError, with nothing copied, for slots that are not whole blocks of the cache."""
+        for pages, bases, blocks, offset in self._jobs(slots, chunks):
+            self._copier.gather(pages, bases, blocks, [each + offset for each in objects])
+
+    def from_objects(self, slots: Any, chunks: Sequence[int], objects: Sequence[int]) -> None:
+        """The other way round."""
+        for pages, bases, blocks, offset in self._jobs(slots, chunks):
+            self._copier.scatter(pages, bases, blocks, [each + offset for each in objects])
+
+    def _jobs(self, slots: Any, chunks: Sequence[int]) -> list[tuple[PagedGroup, Sequence[int], list[int], int]]:
+        pages = self._pages
+        if pages is None:
+            raise ValueError("no KV cache is registered: give kvcaches= to post_init, store or retrieve")
+        places = _integers(slots)
+        return [
+            (group, bases, self._blocks(group, places, chunks), region.offset)
+            for group, bases, region in zip(pages.groups, pages.bases, pages.plan.regions, strict=True)
+        ]
+
+    def _blocks(self, group: PagedGroup, slots: NDArray[np.int64], chunks: Sequence[int]) -> list[int]:
+        """The blocks that hold these chunks, in order."""
+        size, end = self._chunk_tokens, (max(chunks, default=-1) + 1) * self._chunk_tokens
+        if len(slots) < end:
+            raise ValueError(f"slot_mapping has {len(slots)} slots for {end} tokens; it has one for each")
+        block = group.tokens_per_block
+        rows = np.concatenate([slots[each * size : (each + 1) * size] for each in chunks]).reshape(-1, block)
+        first = rows[:, :1]
+        if ((first % block != 0) | (rows != first + np.arange(block))).any():
+            raise ValueError(f"slot_mapping: each {block} slots of a chunk are one block of the KV cache, in order")
+        found = first[:, 0] // block
+        if found.min() < 0 or found.max() >= group.blocks:
+            raise ValueError(f"slot_mapping: blocks {found.min()} to {found.max()}; the KV cache has {group.blocks}")
+        return [int(each) for each in found]
+
+    def _check(self, groups: Sequence[PagedGroup], plan: ObjectGroupPlan) -> None:
+        about = self._metadata
+        wanted = about.token_elements * self._chunk_tokens * ITEM_BYTES.get(about.dtype_name, 0)
+        types = {group.dtype for group in groups}
+        if types != {about.dtype_name} or plan.layout.payload_bytes != wanted:
+            raise ValueError(
+                f"the KV cache is {sum(group.layers for group in groups)} layers of {', '.join(sorted(types))} with "
+                f"{plan.layout.payload_bytes} bytes a chunk; the metadata says {about.dtype_name} of kv_shape "
+                f"{about.kv_shape}, which is {wanted}"
+            )
+
+
+class _Views:
+    """Descriptions of tensors, and where their memory is."""
+
+    def __init__(self) -> None:
+        self.addresses: list[int] = []
+        self._storages: dict[int, int] = {}
+
+    def of(self, tensor: Any) -> TensorView:
+        if tensor.device.type != "cpu":
+            raise ValueError(f"a KV tensor is on {tensor.device}; this connector copies in the host's memory only")
+        memory = tensor.untyped_storage()
+        address = memory.data_ptr()
+        number = self._storages.setdefault(address, len(self._storages))
+        if number == len(self.addresses):
+            self.addresses.append(address)
+        view = TensorView(
+            str(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset(), number
+        )
+        view.check_inside(memory.nbytes())
+        return view
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _integers(slots: Any) -> NDArray[np.int64]:
+    values = np.asarray(slots.cpu() if hasattr(slots, "cpu") else slots)
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"slot_mapping is integers in one dimension, not {values.dtype}{list(values.shape)}")
+    return values.astype(np.int64, copy=False)
