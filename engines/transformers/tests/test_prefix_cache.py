@@ -1,0 +1,139 @@
+"""A prompt that was computed before is loaded, and the answer is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
+
+from lmcache_core import ConfigError
+from lmcache_transformers import PrefixCache
+
+MODELS: Any = AutoModelForCausalLM
+TINY: dict[str, Any] = {
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+CHUNK = 16
+CONFIG = {"chunk_size": CHUNK, "l1_size_gb": 0.05}
+PROMPT = [(7 * i * i + 3) % 400 + 50 for i in range(5 * CHUNK + 3)]
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(1)
+    return MODELS.from_config(LlamaConfig(**TINY)).eval()
+
+
+@pytest.fixture
+def cache(model: Any) -> Iterator[PrefixCache]:
+    with PrefixCache(model, CONFIG) as opened:
+        yield opened
+
+
+def answer(model: Any, prompts: list[list[int]], cache: PrefixCache | None = None) -> list[list[int]]:
+    ways: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
+    ids = torch.tensor(prompts)
+    found = cache.generate(ids, **ways) if cache else model.generate(ids, attention_mask=torch.ones_like(ids), **ways)
+    return list(found.tolist())
+
+
+def test_the_answer_is_the_same_and_whole_chunks_are_loaded(model: Any, cache: PrefixCache) -> None:
+    right = answer(model, [PROMPT])
+    assert answer(model, [PROMPT], cache) == right
+    past: Any = cache.load(PROMPT)
+    assert past.get_seq_length() == 5 * CHUNK
+    assert answer(model, [PROMPT], cache) == right
+    assert cache.load(PROMPT[: 2 * CHUNK]).get_seq_length() == CHUNK, "the last token is computed always"
+    assert cache.load([PROMPT[0] + 1, *PROMPT[1:]]).get_seq_length() == 0
+
+
+def test_what_is_loaded_is_what_was_computed_byte_for_byte(model: Any, cache: PrefixCache) -> None:
+    past: Any = cache.load(PROMPT)
+    model(torch.tensor([PROMPT]), past_key_values=past)
+    assert cache.save(PROMPT, past) == 5
+    assert cache.save(PROMPT, past) == 0
+    loaded: Any = cache.load(PROMPT)
+    for mine, computed in zip(loaded.layers, past.layers, strict=True):
+        assert torch.equal(mine.keys, computed.keys[:, :, : 5 * CHUNK])
+        assert torch.equal(mine.values, computed.values[:, :, : 5 * CHUNK])
+
+
+def test_several_prompts_share_what_all_of_them_have(model: Any, cache: PrefixCache) -> None:
+    other = [*PROMPT[: 3 * CHUNK], *(each + 1 for each in PROMPT[3 * CHUNK :])]
+    right = answer(model, [PROMPT, other])
+    assert answer(model, [PROMPT], cache) == right[:1]
+    assert cache.load([PROMPT, other]).get_seq_length() == 3 * CHUNK
+    assert answer(model, [PROMPT, other], cache) == right
+    assert cache.load([PROMPT, other]).get_seq_length() == 5 * CHUNK
+    assert answer(model, [PROMPT, other], cache) == right
+
+
+def test_other_weights_find_nothing(model: Any, cache: PrefixCache) -> None:
+    answer(model, [PROMPT], cache)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(1.01)
+    assert cache.load(PROMPT).get_seq_length() == 0
+    assert answer(model, [PROMPT], cache) == answer(model, [PROMPT])
+
+
+def test_files_are_found_by_the_next_cache_and_not_by_another_model(model: Any, tmp_path: Path) -> None:
+    on_disk = {**CONFIG, "plugins": ["fs"], "l2_adapter": [{"type": "fs", "base_path": str(tmp_path)}]}
+    with PrefixCache(model, on_disk) as first:
+        right = answer(model, [PROMPT], first)
+    with PrefixCache(model, on_disk) as second:
+        assert second.load(PROMPT).get_seq_length() == 5 * CHUNK
+        assert answer(model, [PROMPT], second) == right
+    torch.manual_seed(2)
+    with PrefixCache(MODELS.from_config(LlamaConfig(**TINY)), on_disk) as third:
+        assert third.load(PROMPT).get_seq_length() == 0
+
+
+@pytest.mark.parametrize(
+    ("ways", "said"),
+    [
+        ({"attention_mask": torch.tensor([[0] + [1] * (len(PROMPT) - 1)])}, "padded prompts"),
+        ({"num_beams": 2}, "num_beams is 2"),
+        ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences is 2"),
+        ({"cache_implementation": "quantized"}, "cache_implementation is not supported"),
+        ({"use_cache": False}, "use_cache is False"),
+    ],
+)
+def test_ways_that_are_not_supported_are_refused_by_name(cache: PrefixCache, ways: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        cache.generate(PROMPT, max_new_tokens=1, **ways)
+
+
+@pytest.mark.parametrize("prompts", [[], [1.5], [[1, 2], [3]], ["a"], [[[1]]]])
+def test_what_is_not_token_ids_is_refused(cache: PrefixCache, prompts: list[Any]) -> None:
+    with pytest.raises(ValueError, match="prompts are token ids"):
+        cache.load(prompts)
+
+
+def test_a_model_with_sliding_windows_is_refused() -> None:
+    sliding = MODELS.from_config(MistralConfig(**TINY, sliding_window=32))
+    with pytest.raises(ValueError, match="DynamicSlidingWindowLayer"):
+        PrefixCache(sliding, CONFIG)
+
+
+def test_a_cache_of_another_shape_is_refused(model: Any, cache: PrefixCache) -> None:
+    past: Any = cache.load(PROMPT)
+    model(torch.tensor([PROMPT]), past_key_values=past)
+    with pytest.raises(ValueError, match="were expected"):
+        cache.save([PROMPT, PROMPT], past)
+
+
+def test_wrong_settings_are_refused_by_name(model: Any) -> None:
+    with pytest.raises(ConfigError, match="l1_size"):
+        PrefixCache(model, {"l1_size": 1})
