@@ -84,7 +84,7 @@ def test_an_engine_that_blends() -> None:
         ({"runner_type": "pooling"}, "its runner is 'pooling'"),
         ({"use_mla": True}, "MLA"),
         ({"cache_dtype": "fp8_e4m3"}, "quantized (fp8_e4m3), start vLLM with --kv-cache-dtype auto"),
-        ({"get_total_num_hidden_layers": lambda: 1}, "names layer 1, and the model has the layers 0 to 0"),
+        ({"get_total_num_hidden_layers": lambda: 1}, "names layer 2, and the model has the layers 0 to 0"),
     ],
 )
 def test_what_an_engine_is_refused_for(given: dict[str, Any], says: str) -> None:

@@ -53,7 +53,7 @@ class Settings:
     """What chooses the tokens of reused chunks that are computed again."""
     blend_recompute_ratios: tuple[float, ...] = (0.15,)
     """The share of those tokens: one for all, or one for each check layer."""
-    blend_check_layers: tuple[int, ...] = (1,)
+    blend_check_layers: tuple[int, ...] = (2,)
     """Layers at which deviations are measured, ascending."""
     blend_thresholds: tuple[float, ...] = ()
     """Deviations above which tokens are computed whatever the share is: none, one for all, or one for each check layer."""
