@@ -2,8 +2,8 @@
 
 Behind the model it is given a file of JSON that the test writes before it asks.  `vllm` are options of the engine, read when it
 starts, and `installed` is a folder of distributions that it finds then; `row_tokens` cuts the rows of passes, `step_tokens`
-their slices; `fault` is a planted one: `unturned`, `swapped` and `repeated` segments, a `pass` that fails, and from the start a
-wrong `base` of the rotation.
+their slices; `fault` is a planted one: `unturned`, `swapped` and `repeated` segments, a `pass` that fails, and one that
+fails on a `rank` alone; from the start a wrong `base` of the rotation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vllm.distributed import get_tp_group
+
 from demo.engine import engine_options, parse_arguments, run
 from lmcache_kv_layout import Rotary
-from lmcache_vllm import blend_gate, blend_load, blending
+from lmcache_vllm import blend_gate, blend_load, blend_ranks, blending
 from lmcache_vllm.blend_pages import BlendPages
 from lmcache_vllm.blend_pass import ModelPass
 
@@ -63,7 +65,10 @@ def _step(self: Any, steps: Any) -> Any:
 
 
 def _run_or_fail(self: Any, batch: Any) -> None:
-    if _control("fault") == "pass":
+    fault = _control("fault")
+    if fault == "pass":
+        raise RuntimeError("planted")
+    if fault == "rank" and get_tp_group().rank_in_group == 1:
         raise RuntimeError("planted")
     _run(self, batch)
 
@@ -80,6 +85,7 @@ for owner, name, planted in (
     (blending, "runs_of", _cut_runs),
     (blending.Blending, "step", _step),
     (ModelPass, "run", _run_or_fail),
+    (blend_ranks, "PEERS_SECONDS", 2.0),
 ):
     setattr(owner, name, planted)
 

@@ -13,7 +13,7 @@ import pytest
 
 from demo.answer import Answer
 from demo.child_process import ChildError
-from demo.engine_process import ENGINE_PYTHON, EngineProcess
+from demo.engine_process import ENGINE_PYTHON, EngineProcess, RequestError
 from demo.environment import quiet_environment
 from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
@@ -270,6 +270,10 @@ def test_two_workers_choose_alike_and_are_exact(engine_environment: None, refere
         # At the first layer there is only rounding to choose by; all that were chosen there deviate at the second.
         some = counts(site.ask(prompt(502), {"lmcache.blend_recompute_ratios": [0.25, 0.0]}))
         assert some == (DOCUMENT_TOKENS - DOCUMENT_TOKENS // 4, DOCUMENT_TOKENS // 4)
+        site.control(fault="rank")
+        with pytest.raises(RequestError, match="EngineDeadError"):
+            site.ask(prompt(503), ALL_COMPUTED)
+        assert "a pass of a blend failed on rank 1 alone, and the other workers wait for it" in site.engine.log
     finally:
         site.close()
 

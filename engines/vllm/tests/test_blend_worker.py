@@ -25,7 +25,8 @@ from lmcache_client.messages import SlotDescriptor
 from lmcache_vllm import worker
 from lmcache_vllm.blend_load import load_blend
 from lmcache_vllm.blend_pages import attention_paid
-from lmcache_vllm.blending import Blending, OneRank, in_slices, runs_of
+from lmcache_vllm.blend_ranks import OneRank
+from lmcache_vllm.blending import Blending, in_slices, runs_of
 from lmcache_vllm.metadata import BlendCancel, BlendLoad, BlendLoaded, BlendResult, BlendStep, StepPlan, Transfer
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.settings import Settings
@@ -114,7 +115,7 @@ class Model:
 def blending(model: Model, ranks: Any = None, rows_max: int = 64, **settings: Any) -> Blending:
     passes: Any = model
     pages: Any = model
-    ours = Settings(**settings)
+    ours = Settings(**{"blend_check_layers": (1,)} | settings)
     tokens_max = ours.blend_step_tokens
     return Blending(passes, pages, ranks or OneRank(), ours, tokens_max=tokens_max, rows_max=rows_max)
 

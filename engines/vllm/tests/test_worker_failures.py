@@ -249,7 +249,7 @@ def test_a_step_waits_for_the_copies_of_stores_whose_blocks_it_takes(
         return real(self, *args)  # type: ignore[arg-type]
 
     paged = fused_hnd()
-    with rig(running.port, paged) as worker:
+    with rig(running.port, paged, heartbeat_seconds=10.0) as worker:
         monkeypatch.setattr(ChunkPages, "gather", slow)
         first = transfer(TOKENS, BLOCKS)
         second = transfer([token + 1 for token in TOKENS], BLOCKS)

@@ -17,7 +17,8 @@ from torch import nn
 
 from lmcache_kv_layout import LayoutError, Rotary
 from lmcache_vllm.blend_pages import BlendPages
-from lmcache_vllm.blending import Blending, OneRank, Ranks
+from lmcache_vllm.blend_ranks import OneRank, Ranks, TensorParallelRanks
+from lmcache_vllm.blending import Blending
 from lmcache_vllm.kv_caches import KVCaches
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_copiers import copier_for
@@ -47,12 +48,12 @@ def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> B
 
     Runs the model. The last blocks of the KV cache are overwritten: no request may run.
     """
-    from lmcache_vllm.blend_pass import (  # vLLM itself, which all else here is tried without
-        ModelPass,
-        TensorParallelRanks,
-    )
+    from vllm.distributed import get_tp_group  # vLLM itself, which all else here is tried without
 
-    ranks: Ranks = TensorParallelRanks() if runner.parallel_config.tensor_parallel_size > 1 else OneRank()
+    from lmcache_vllm.blend_pass import ModelPass  # as above
+
+    several = runner.parallel_config.tensor_parallel_size > 1
+    ranks: Ranks = TensorParallelRanks(get_tp_group().cpu_group) if several else OneRank()
     passes = ModelPass(runner)
     reason = ""
     try:

@@ -11,10 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from vllm.distributed import get_tp_group
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -152,22 +149,3 @@ class ModelPass:
         """K and V of this layer were written; its attention is about to run. Raises LayerReachedError to end a pass there."""
         if name == self._until:
             raise LayerReachedError
-
-
-class TensorParallelRanks:
-    """The tensor parallel workers, by the group that vLLM has for them on the CPU. See `Ranks`."""
-
-    def __init__(self) -> None:
-        self._group = get_tp_group().cpu_group
-
-    def agree(self, fine: bool) -> bool:
-        return bool(self._reduced(torch.tensor([int(fine)]), torch.distributed.ReduceOp.MIN)[0])
-
-    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        added: npt.NDArray[np.float32] = self._reduced(torch.from_numpy(values), torch.distributed.ReduceOp.SUM).numpy()
-        return added
-
-    def _reduced(self, values: torch.Tensor, operation: Any) -> torch.Tensor:
-        reduced = values.clone()
-        torch.distributed.all_reduce(reduced, operation, self._group)
-        return reduced

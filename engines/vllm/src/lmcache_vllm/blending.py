@@ -1,20 +1,22 @@
 """The passes of blends: which tokens are computed, in which order, a slice of them in each step.
 
 A blend is a course of slices. All ranks run the same course, in lockstep, because they decide from the same facts: what
-all of them have loaded, and deviations that they add up. Whatever fails on one rank fails on all of them.
+all of them have loaded, and deviations that they add up. Whatever fails on one rank fails on all of them. A rank that fails
+alone in the middle of the model, where the others wait for it, ends its process (`Ranks`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lmcache_blend_select import Facts, Need, Segment, SelectorError, budget, select, selector
+from lmcache_vllm.blend_ranks import Ranks
 from lmcache_vllm.metadata import BlendLoad, BlendResult, BlendStep
 from lmcache_vllm.settings import Settings
 
@@ -31,26 +33,6 @@ Mask = npt.NDArray[np.bool_]
 """One for each position of a prompt."""
 Runs = tuple[range, ...]
 """Positions: ascending, disjoint, each run of step 1."""
-
-
-class Ranks(Protocol):
-    """The workers that hold shards of the same layers."""
-
-    def agree(self, fine: bool) -> bool:
-        """Whether all of them are."""
-
-    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Element by element over all of them."""
-
-
-class OneRank:
-    """A worker by itself."""
-
-    def agree(self, fine: bool) -> bool:
-        return fine
-
-    def add(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        return values
 
 
 class BlendFailedError(Exception):
