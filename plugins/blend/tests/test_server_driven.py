@@ -33,7 +33,7 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_transfer_torch.messages import REGISTER, STORE, UNREGISTER
-from plugins.transfer_torch.tests.driven_engine import Segment, extension
+from plugins.transfer_torch.tests.driven_engine import DrivenEngine, Segment, extension
 
 SIZE, SLOTS, BLOCKS, HEADS, HEAD = 16, 4, 64, 2, 16
 """Tokens of a chunk and of a block."""
@@ -485,3 +485,13 @@ def test_where_nothing_copies_into_pages_the_handshake_says_so() -> None:
         assert any("--supported-transfer-mode auto or lmcache_driven" in reason for reason in refused)
     finally:
         server.stop(0.0)
+
+
+def test_an_engine_that_lets_the_server_copy_and_does_not_blend_is_served_as_before(server: Server) -> None:
+    with DrivenEngine(server.info.engine_endpoint) as engine:
+        tokens = SYSTEM + FIRST
+        assert engine.lookup(tokens) == 0
+        assert engine.store(tokens)
+        assert engine.lookup(tokens) == len(tokens) // SIZE
+        assert engine.retrieve(tokens, first_block=30) == engine.right(tokens)
+        engine.unregister()
