@@ -169,7 +169,7 @@ class BlendModule(RequestModule):
 
     def begin(self, connection: bytes, key: EngineKey, waits: float) -> Prompt:
         """Start the lookup of a prompt, whose answer the storage has under this connection and request id.  Waits for the index
-        for so many seconds at most."""
+        for `waits` seconds at most."""
         context = self._context
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
