@@ -1,0 +1,148 @@
+"""From a configuration of the public package to this one: `python -m lmcache_engine.migrate_config [FILE]`.
+
+Reads the file, or the one that LMCACHE_CONFIG_FILE names, and the LMCACHE_* variables over it.  Ends with 0; 1 where
+something is impossible here; 2 where the configuration cannot be read.  Changes nothing, and shows no secret."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from lmcache_client.errors import ConfigError
+from lmcache_engine.config import FILE_VARIABLE, LMCacheEngineConfig, read_file, variables
+from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
+
+OK, IMPOSSIBLE, UNREADABLE = range(3)
+_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]*@")
+_SECRET: Final = re.compile("passw|secret|token|credential|access_key", re.IGNORECASE)
+_HIDDEN: Final = "***"
+
+
+class Line(NamedTuple):
+    """What becomes of one key that was given."""
+
+    key: str
+    outcome: str
+    """`used`, `mapped`, `no effect` or `impossible`."""
+    text: str
+
+
+class Migration(NamedTuple):
+    settings: dict[str, Any]
+    """Of `lmcache server`, or of `open_local`; without what is impossible."""
+    engine_arguments: tuple[str, ...]
+    """Of vLLM, where the cache is a server's."""
+    lines: list[Line]
+
+    @property
+    def is_possible(self) -> bool:
+        return all(line.outcome != "impossible" for line in self.lines)
+
+
+def migrate(given: Mapping[str, Any], to: str = "server", workers: int = 1) -> Migration:
+    """`given`: keys and values of the public package.  `to`: `server` or `in-process`.  `workers`: how many of an engine's were
+    there on the machine; each had the memory that the configuration says, and all of them share one here."""
+    kept: dict[str, Any] = {}
+    lines = []
+    for name, value in given.items():
+        line = _line(name, value)
+        lines.append(line)
+        if line.outcome != "impossible":
+            kept[name] = value
+    try:
+        settings = LMCacheEngineConfig(kept).server
+    except ConfigError as error:
+        lines.append(Line("", "impossible", masked(str(error))))
+        settings = {}
+    if settings and to == "server":
+        settings["l1_size_gb"] *= workers
+    return Migration(_shown(settings), _ENGINE if to == "server" else (), lines)
+
+
+_ENGINE: Final = ("--kv-transfer-config", '{"kv_connector": "LMCacheNodeConnector", "kv_role": "kv_both"}')
+
+
+def _line(name: str, value: Any) -> Line:
+    try:
+        LMCacheEngineConfig({name: value})
+    except ConfigError as error:
+        return Line(name, "impossible", masked(str(error)))
+    key = KEYS[OLD_NAMES.get(name, name)]
+    outcome = Fate.USED if key.fate is Fate.REFUSED else key.fate
+    text = "the default, which is the same here" if key.fate is Fate.REFUSED else key.text
+    return Line(name, outcome.value, f"called '{OLD_NAMES[name]}' now; {text}" if name in OLD_NAMES else text)
+
+
+def masked(text: str) -> str:
+    """Without the user and password of URLs."""
+    return _IN_URL.sub(f"{_HIDDEN}@", text)
+
+
+def _shown(value: Any, name: str = "") -> Any:
+    if _SECRET.search(name):
+        return _HIDDEN
+    if isinstance(value, Mapping):
+        return {key: _shown(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    return masked(value) if isinstance(value, str) else value
+
+
+def key_table() -> str:
+    """What becomes of every key, as a table of Markdown."""
+    rows = [
+        f"| `{name}` | {'' if key.default is None else f'`{key.default}`'} | {key.fate.value} | {key.text} |"
+        for name, key in KEYS.items()
+    ]
+    return "\n".join(("| Key | Default | Here | |", "|---|---|---|---|", *rows))
+
+
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
+    parser = argparse.ArgumentParser("python -m lmcache_engine.migrate_config", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="the YAML file (default: the one that LMCACHE_CONFIG_FILE names)"
+    )
+    parser.add_argument("--to", choices=("server", "in-process"), default="server")
+    parser.add_argument("--workers", type=int, default=1, help="workers of an engine on the machine (default: 1)")
+    parser.add_argument("--format", choices=("text", "json", "yaml"), default="text")
+    asked = parser.parse_args(arguments)
+    path = asked.file or environment.get(FILE_VARIABLE)
+    try:
+        given = {**(read_file(Path(path)) if path else {}), **variables(environment)}
+    except ConfigError as error:
+        print(f"migrate-config: {masked(str(error))}", file=sys.stderr)
+        return UNREADABLE
+    found = migrate(given, asked.to, max(1, asked.workers))
+    print(_written(found, asked.format))
+    return OK if found.is_possible else IMPOSSIBLE
+
+
+def _written(found: Migration, form: str) -> str:
+    whole = {
+        "settings": found.settings,
+        "engine_arguments": list(found.engine_arguments),
+        "keys": [line._asdict() for line in found.lines],
+    }
+    if form == "json":
+        return json.dumps(whole, indent=2)
+    if form == "yaml":
+        return str(yaml.safe_dump(whole, sort_keys=False)).rstrip()
+    parts = ["# settings", str(yaml.safe_dump(found.settings, sort_keys=False)).rstrip()]
+    if found.engine_arguments:
+        parts += ["# arguments of vLLM", " ".join((found.engine_arguments[0], f"'{found.engine_arguments[1]}'"))]
+    width = max((len(line.key) for line in found.lines), default=0)
+    return "\n".join(
+        (*parts, "# keys", *(f"{line.key:{width}}  {line.outcome:10}  {line.text}" for line in found.lines))
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

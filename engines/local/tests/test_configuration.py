@@ -1,0 +1,135 @@
+"""What becomes of each key of the public package's configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_client import ConfigError
+from lmcache_core import open_local
+from lmcache_engine import CacheEngineKey, LayerCacheEngineKey, LMCacheEngineConfig
+from lmcache_engine.migrate_config import key_table, main, migrate
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_variables_are_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text("chunk_size: 128\nmax_local_cpu_size: 2.5\ncache_policy: LFU\n")
+    environment = {"LMCACHE_CONFIG_FILE": str(file), "LMCACHE_CHUNK_SIZE": "64", "LMCACHE_OTHER": "x", "HOME": "/"}
+    config = LMCacheEngineConfig.from_env(environment, cache_policy="FIFO")
+    assert (config.chunk_size, config.max_local_cpu_size, config.cache_policy) == (64, 2.5, "FIFO")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"chunk_sise": 1}, "did you mean 'chunk_size'"),
+        ({"chunk_size": 0}, "'chunk_size' is 0"),
+        ({"chunk_size": "many"}, "expected a whole number"),
+        ({"max_local_cpu_size": float("nan")}, "'max_local_cpu_size' is nan"),
+        ({"max_local_cpu_size": -1}, "not negative"),
+        ({"max_local_cpu_size": 0, "local_cpu": False}, "every tier needs memory"),
+        ({"local_cpu": "perhaps"}, "true or false"),
+        ({"lazy_memory_initial_ratio": 2}, "a share, 0 to 1"),
+        ({"remote_serde": "cachegen"}, "int8, int4"),
+        ({"enable_pd": True}, "lmcache-pd"),
+        ({"enable_xpyd": True}, "'enable_pd' is True"),
+        ({"save_unfull_chunk": True}, "whole chunks"),
+        ({"extra_config": "[]"}, "keys and values"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        LMCacheEngineConfig(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"remote_url": "lm://host:1"}, "not supported"),
+        ({"remote_url": "nope"}, "understood are"),
+        ({"cache_policy": "best"}, "one of LRU, LFU, FIFO, MRU"),
+        ({"extra_config": {"server": 3}}, "settings of `lmcache server`"),
+    ],
+)
+def test_what_has_no_setting_here_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        _ = LMCacheEngineConfig(given).server
+
+
+def test_a_folder_of_the_public_package_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").touch()
+    with pytest.raises(ConfigError, match="name another folder"):
+        _ = LMCacheEngineConfig({"local_disk": str(tmp_path), "max_local_disk_size": 1}).server
+
+
+def test_old_names_and_keys_without_effect_are_said_once() -> None:
+    config = LMCacheEngineConfig({"nixl_role": "sender", "py_enable_gc": False})
+    assert [line.split(":")[0] for line in config.warnings] == [
+        "'nixl_role' is an old name; it is called 'pd_role'",
+        "'pd_role' has no effect",
+        "'py_enable_gc' has no effect",
+    ]
+
+
+@pytest.mark.parametrize("policy", ["LRU", "lfu", "FIFO", "MRU"])
+def test_the_settings_that_follow_open_a_cache(policy: str, tmp_path: Path) -> None:
+    given = {
+        "cache_policy": policy,
+        "max_local_cpu_size": 0.01,
+        "local_disk": str(tmp_path),
+        "max_local_disk_size": 0.1,
+    }
+    cache = open_local(LMCacheEngineConfig(given).server)
+    try:
+        assert cache.status()["policies"]
+    finally:
+        cache.close(1.0)
+
+
+def test_a_configuration_is_migrated_with_a_line_for_each_key(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text("chunk_size: 128\nmax_local_cpu_size: 2\nremote_url: redis://me:hidden@host:6379\n")
+    assert main([str(file), "--workers", "4", "--format", "json"], {}) == 0
+    written = capsys.readouterr().out
+    found = json.loads(written)
+    assert found["settings"]["l1_size_gb"] == 8
+    assert [row["outcome"] for row in found["keys"]] == ["mapped"] * 3
+    assert "LMCacheNodeConnector" in written
+    assert "hidden" not in written
+    assert main([str(file), "--to", "in-process"], {"LMCACHE_ENABLE_P2P": "true"}) == 1
+    assert "lmcache-p2p" in capsys.readouterr().out
+    file.write_text("[")
+    assert main([str(file)], {}) == 2
+    assert main([str(tmp_path / "none.yaml")], {}) == 2
+
+
+def test_what_is_impossible_is_left_out_of_the_settings() -> None:
+    found = migrate({"enable_blending": True, "chunk_size": 512})
+    assert not found.is_possible
+    assert found.settings["chunk_size"] == 512
+
+
+def test_the_page_has_the_table_of_all_keys() -> None:
+    page = (ROOT / "docs" / "engines" / "migration.md").read_text()
+    assert key_table() in page, 'python -c "from lmcache_engine.migrate_config import key_table; print(key_table())"'
+
+
+def test_a_key_is_read_back_from_its_text() -> None:
+    configs = {"lmcache.tag.user": "a", "lmcache.tag.b": "2", "other": 1}
+    key = CacheEngineKey("org@model", 2, 1, bytes(range(32)), "torch.bfloat16", configs)
+    assert key.to_string() == f"org@model@2@1@{bytes(range(32)).hex()}@bfloat16@b%2@user%a"
+    assert CacheEngineKey.from_string(key.to_string()) == key
+    assert hash(key) == hash(CacheEngineKey("org@model", 2, 1, bytes(range(32)), "bfloat16", configs))
+    layers = key.split_layers(3)
+    assert [each.layer_id for each in layers] == [0, 1, 2]
+    assert [LayerCacheEngineKey.from_string(each.to_string()) for each in layers] == layers
+    for text in ("", "a@b", "m@1@0@zz@f@", "m@x@0@00@f"):
+        with pytest.raises(ValueError, match="not a key"):
+            CacheEngineKey.from_string(text)
