@@ -443,6 +443,27 @@ def test_a_lookup_is_answered_in_its_time_while_the_index_is_in_use(module: Blen
     assert look_up(engine, [1, *FIRST], "r4").segments
 
 
+def test_a_match_that_takes_longer_is_not_waited_for(
+    server: Server, module: BlendModule, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.store(FIRST)
+    match = module.feed.match
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(1.0)
+        return match(*arguments)
+
+    monkeypatch.setattr(module.feed, "match", slow)
+    started = time.monotonic()
+    assert look_up(engine, [1, *FIRST], seconds=0.2) == BlendAnswer()
+    assert time.monotonic() - started < 0.8
+    until = time.monotonic() + SECONDS
+    while module.counts().get("late") != 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    engine.end()
+    assert (module.counts()["late"], held(server)) == (1, 0)
+
+
 def test_a_segment_that_has_left_the_index_is_marked_and_the_others_are_read() -> None:
     small = started(offer_settings={"request_module:blend": {"index_chunks": 16}})
     try:

@@ -158,10 +158,9 @@ class BlendModule(RequestModule):
         """See BLEND_LOOKUP."""
         if not math.isfinite(seconds):
             raise ProtocolError(f"a lookup waits for a number of seconds, not for {seconds}")
-        seconds, clock = min(max(seconds, 0.0), WAIT_SECONDS_MAX), self._context.clock
-        started = clock.monotonic()
+        seconds = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
+        call.defer(seconds, BlendAnswer())  # first: the index may take longer
         prompt = self.begin(call.connection, key, seconds * INDEX_SHARE)
-        call.defer(max(0.0, seconds - (clock.monotonic() - started)), BlendAnswer())
         self._context.storage.on_sparse_lookup(
             call.connection, key.request_id, lambda found: self._answer(call, prompt, found)
         )
