@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_blend.choice import answer_of, choose, joined
+from lmcache_blend.choice import answer_of, choose, joined, leaves_room
 from lmcache_blend_index import Match, link
 
 SIZE = 4
@@ -111,3 +111,12 @@ def test_matches_of_other_servers_have_the_places_that_none_here_has() -> None:
         of(40, b"c", entry=3, is_missed=True),
         of(41, b"f"),
     ]
+
+
+def test_room_is_a_window_that_nothing_here_overlaps() -> None:
+    assert leaves_room([], SIZE, SIZE)
+    assert not leaves_room([], SIZE - 1, SIZE)
+    assert not leaves_room([match(3, 101), match(9, 102)], 16, SIZE)
+    assert leaves_room([match(3, 101), match(11, 102)], 16, SIZE)
+    assert leaves_room([match(3, 101), match(7, 102, missed=True)], 12, SIZE)
+    assert leaves_room([match(3, 101), match(9, 102)], 17, SIZE)

@@ -25,6 +25,17 @@ def joined(local: Sequence[Match], others: Sequence[Match], own: Sequence[bytes]
     return sorted(found)
 
 
+def leaves_room(matches: Sequence[Match], end: int, chunk_tokens: int) -> bool:
+    """Is there a window of a prompt of `end` tokens that no match here, which is there, overlaps?"""
+    at = 0
+    for each in matches:
+        if not each.is_missed:
+            if each.start - at >= chunk_tokens:
+                return True
+            at = each.start + chunk_tokens
+    return end - at >= chunk_tokens
+
+
 def choose(matches: Sequence[Match], own: Sequence[bytes], chunk_tokens: int) -> list[Match]:
     """Disjoint matches, ascending.  The prompt's own chunks, whose hashes are `own`, are asked for in any case: they are not
     among these, and what they overlap is left out where they are indexed.

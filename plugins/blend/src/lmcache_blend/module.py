@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, wraps
 from typing import Final, NamedTuple
 
-from lmcache_blend.choice import answer_of, choose, is_own, joined
+from lmcache_blend.choice import answer_of, choose, is_own, joined, leaves_room
 from lmcache_blend.feed import IndexFeed
 from lmcache_blend.fleet import FleetMatches
 from lmcache_blend.reads import SegmentReads
@@ -182,7 +182,8 @@ class BlendModule(RequestModule):
         matches: Sequence[Match] = ()
         if hashes:
             matches = self.feed.match(spaces, lambda: tokens()[:MATCHED_TOKENS_MAX], self._stride, waits)
-        parents = dict(asked_fleet.found()) if asked_fleet else {}
+        is_open = asked_fleet is not None and leaves_room(matches, key.end, context.chunk_tokens)
+        parents = dict(asked_fleet.found()) if asked_fleet and is_open else {}
         if parents:
             matches = joined(matches, list(parents), hashes, context.chunk_tokens)
         chosen = choose(matches, hashes, context.chunk_tokens)
