@@ -124,7 +124,9 @@ class Reuse:
 
 def loaded(folder: Path) -> LlamaForCausalLM:
     torch.set_num_threads(1)
-    return LlamaForCausalLM.from_pretrained(folder).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def outcomes(model: LlamaForCausalLM, asked: Iterable[Prompt], ways: Sequence[Row], check_layer: int) -> Outcomes:

@@ -75,7 +75,7 @@ def new_model(layers: int) -> LlamaForCausalLM:
         tie_word_embeddings=False,
         dtype="float32",
     )
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     for weight in model.parameters():
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
