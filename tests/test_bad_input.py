@@ -49,9 +49,9 @@ def adapter(**fields: object) -> list[str]:
         ),
         (["--engine-type", "blent"], USAGE, ["no request module is called 'blent'", "Installed: "]),
         (
-            ["--engine-type", "blend", "--supported-transfer-mode", "lmcache_driven"],
+            ["--engine-type", "blend", "--supported-transfer-mode", "engine_driven", "--no-l1-shared-memory"],
             USAGE,
-            ["--engine-type blend", "--supported-transfer-mode lmcache_driven", "use ", "engine_driven"],
+            ["--engine-type blend", "--supported-transfer-mode engine_driven", "--no-l1-shared-memory", "leave one"],
         ),
         (adapter(type="fs", base_pth="/tmp"), USAGE, ["'base_pth'", "did you mean 'base_path'?"]),
         (adapter(type="fs"), USAGE, ["field 'base_path' is required"]),

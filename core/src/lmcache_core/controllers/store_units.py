@@ -184,6 +184,12 @@ class StoreCounters:
         self.waiting_since: float | None = None
         """When what waits longest began to; None while nothing waits."""
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Waiting and in flight now."""
+        now = self.now
+        return now.waiting_bytes + now.in_flight_bytes
+
     def admit(self, objects: int, size: int, merged: int) -> None:
         """`objects` more, of `size` bytes, wait; `merged` others were on their way already."""
         now = self.now

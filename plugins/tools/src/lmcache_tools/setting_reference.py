@@ -93,6 +93,11 @@ def _field_entry(name: str, field: FieldInfo) -> str:
     return entry(f"`{name}`", (type_text(field), known), field.description or "")
 
 
+def type_text(field: FieldInfo) -> str:
+    """Type and limits: "integer, >= 1"."""
+    return ", ".join([type_name(field.annotation), *limits(field)])
+
+
 def main(names: Sequence[str]) -> str:
     plugins = load_plugins()
     if not names:
@@ -107,8 +112,3 @@ def main(names: Sequence[str]) -> str:
 
 if __name__ == "__main__":
     print(main(sys.argv[1:]), end="")
-
-
-def type_text(field: FieldInfo) -> str:
-    """Type and limits: "integer, >= 1"."""
-    return ", ".join([type_name(field.annotation), *limits(field)])
