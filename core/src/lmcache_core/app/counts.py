@@ -92,7 +92,7 @@ def _port(parts: Parts) -> PortCounts:
     times = port.router.answered()
     return PortCounts(
         times=times,
-        requests=port.router.counters,  # later, so that no more are answered than were received
+        requests=port.router.counters,  # read after `times`: answered requests never exceed received ones
         waiting={pool.name: pool.waiting for pool in (port.pooled, port.affine)},
         oldest_seconds=port.router.oldest_seconds,
         unsalted=port.gate.refused,

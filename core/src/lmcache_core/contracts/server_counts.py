@@ -91,8 +91,8 @@ class PortCounts(NamedTuple):
 
     requests: RouterCounters
     times: Mapping[tuple[str, str], Histogram]
-    """Of answered requests, by operation and outcome (`ok`, `error` or `refused`).  Read before `requests`, so that no more are
-    answered than were received."""
+    """Seconds to the answer, by operation and outcome (`ok`, `error` or `refused`).  `times` is read before `requests`, so
+    answered requests never exceed received ones."""
     waiting: Mapping[str, int]
     """Requests that wait for a thread, by its pool."""
     oldest_seconds: float
