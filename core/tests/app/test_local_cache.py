@@ -108,6 +108,17 @@ def test_a_process_has_no_memory_that_would_stay_when_it_is_killed() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 
+def test_after_its_end_every_call_raises_and_touches_no_memory(cache: LocalCache) -> None:
+    put(cache)
+    cache.close(1.0)
+    for name in ("storage", "hasher", "region", "events", "healthy"):
+        with pytest.raises(LMCacheError, match="closed"):
+            getattr(cache, name)
+    for call in (cache.status, cache.counts, lambda: cache.freeze(True)):
+        with pytest.raises(LMCacheError, match="closed"):
+            call()
+
+
 def test_after_a_fork_every_call_raises_in_the_child_alone(cache: LocalCache) -> None:
     names = ("storage", "hasher", "region", "events", "healthy", "status", "counts", "freeze", "close")
     child = os.fork()

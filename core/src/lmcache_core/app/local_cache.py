@@ -38,16 +38,21 @@ def open_local(settings: Mapping[str, Any]) -> LocalCache:
 
 
 class LocalCache:
-    """Safe from any thread of the process that opened it.  After a fork every call raises LMCacheError in the child."""
+    """Safe from any thread of the process that opened it.  Raises LMCacheError in the child after a fork, and after `close`."""
 
     def __init__(self, server: Server) -> None:
-        self._running, self._process = server, os.getpid()
+        self._running, self._process, self._is_closed = server, os.getpid(), False
 
     @property
     def _server(self) -> Server:
+        self._check_process()
+        if self._is_closed:
+            raise LMCacheError("this cache is closed; open another one")
+        return self._running
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise LMCacheError("this cache was opened before a fork; the child opens one of its own")
-        return self._running
 
     @property
     def storage(self) -> Storage:
@@ -84,6 +89,9 @@ class LocalCache:
         freeze.begin(None) if is_frozen else freeze.end()
 
     def close(self, drain_seconds: float = 10.0) -> bool:
-        """Take no more stores, wait for those on their way to L2, and give everything back; afterwards only this may be
-        called.  False when something did not reach L2."""
-        return self._server.stop(drain_seconds)
+        """Refuse new stores, write pending ones to L2 within `drain_seconds`, and release memory and threads.  The caller ends
+        its own reads and writes of L1 first.  Returns False when an object did not reach L2.  A second call finishes
+        what was interrupted."""
+        self._check_process()
+        self._is_closed = True
+        return self._running.stop(drain_seconds)
