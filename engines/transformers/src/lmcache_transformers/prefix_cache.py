@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -26,6 +27,8 @@ from lmcache_core import (
     pack_kv_rank,
 )
 from lmcache_transformers.model_facts import check_model, model_name, parameter_state
+
+logger = logging.getLogger(__name__)
 
 DEFAULTS: Final[Mapping[str, Any]] = {"l1_size_gb": 1.0, "chunk_size": 256}
 _CONNECTION: Final = b"transformers"
@@ -165,7 +168,8 @@ class PrefixCache:
             return True
 
         storage.on_lookup(_CONNECTION, name, take)
-        is_over.wait(_WAIT_SECONDS)
+        if not is_over.wait(_WAIT_SECONDS):
+            logger.warning("a lookup was not answered within %.0f s and counts as a miss name=%s", _WAIT_SECONDS, name)
         return answers[0] if answers else 0
 
     def _fill(
