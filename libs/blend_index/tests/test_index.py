@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lmcache_blend_index import ALIKE_MAX, MATCHES_MAX, ChunkIndex, Match, link
-from lmcache_blend_index.choice import choose
+from lmcache_blend_index.index import choose
 
 Native = Literal["off", "on"]
 IMPLEMENTATIONS: tuple[Native, ...] = ("off", "on") if choose("auto").native else ("off",)
