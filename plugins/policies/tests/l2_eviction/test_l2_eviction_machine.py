@@ -165,16 +165,23 @@ class L2EvictionMachine(RuleBasedStateMachine):
         finally:  # other tests do not take slices of seven
             self.patch.undo()
 
+    def _let_it_work(self) -> None:
+        for _ in range(100):
+            waiting: list[CueJob] = list(self.harness.adapter.waiting)
+            for job in waiting:
+                self.harness.adapter.finish(job)
+            self.harness.later()
+
     def _check_the_end(self) -> None:
         self.count(lags=False)
         self.tell_what_was_held_back()
         self.a_deletion_is_reported()
         harness = self.harness
-        for _ in range(100):
-            waiting: list[CueJob] = list(harness.adapter.waiting)
-            for job in waiting:
-                harness.adapter.finish(job)
-            harness.later()
+        self._let_it_work()
+        # After an internal error has lost a size, usage can equal that before the last deletions by chance, as if the adapter
+        # counted late.  The next store ends that.
+        harness.store(180)
+        self._let_it_work()
         assert not harness.adapter.waiting
         assert harness.client.answers
         names: dict[bytes, ObjectKey] = {key(number).object_id: key(number) for number in range(200)}
@@ -187,3 +194,16 @@ class L2EvictionMachine(RuleBasedStateMachine):
 
 L2EvictionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestL2Eviction = L2EvictionMachine.TestCase
+
+
+def test_usage_that_is_by_chance_what_it_was_holds_eviction_up_until_the_next_store() -> None:
+    machine = L2EvictionMachine()
+    machine.store_and_trip("_learn", list(range(38, 98)))
+    machine.store_again_what_is_gone_before_that_is_reported(2 * OBJECT)
+    machine.store([0], 2 * OBJECT)
+    machine.count(lags=True)
+    machine.an_operator_deletes([0])
+    machine.store_and_trip("_learn", list(range(98, 108)))
+    machine.answer("delete", Outcome.FAILED, held_back=False)
+    machine.store_again_what_is_gone_before_that_is_reported(OBJECT)
+    machine.teardown()
