@@ -12,7 +12,7 @@ from array import array
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -54,13 +54,6 @@ class BlendMatch(BaseModel):
 
 class BlendMatches(BaseModel):
     matches: list[BlendMatch] = Field(description="Of chunks that some server has, by `cur_st`.")
-
-
-class FleetMatch(NamedTuple):
-    """A match, with the whole hash of the chunk before it."""
-
-    match: Match
-    parent: bytes
 
 
 class BlendView(CoordinatorView):
@@ -132,9 +125,10 @@ class BlendView(CoordinatorView):
 
     def lookup(
         self, tokens: Sequence[int], model_name: str, kv_rank: int, salt: str, layout: bytes = b""
-    ) -> list[FleetMatch]:
-        """Matches of chunks that some server has, ascending.  `layout`: empty for any."""
-        found = list[FleetMatch]()
+    ) -> list[tuple[Match, bytes]]:
+        """Matches of chunks that some server has, ascending, each with the hash of the chunk before it; empty for the first of
+        a prompt.  `layout`: empty for any."""
+        found = list[tuple[Match, bytes]]()
         with self._lock:
             self._lookups += 1
             spaces = [
@@ -147,9 +141,7 @@ class BlendView(CoordinatorView):
             parents = {each.entry: self._parent(each) for matches in by_space.values() for each in matches}
         for space, matches in by_space.items():
             there = self._is_there(space, b"".join([each.hash for each in matches]))
-            found += [
-                FleetMatch(each, parents[each.entry]) for each, is_there in zip(matches, there, strict=True) if is_there
-            ]
+            found += [(each, parents[each.entry]) for each, is_there in zip(matches, there, strict=True) if is_there]
         return sorted(found)
 
     def _answer(self, asked: HttpRequest) -> HttpAnswer:
