@@ -17,13 +17,10 @@ from lmcache_blend.module import MODULES, BlendModule
 from lmcache_blend.service import BlendService
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots, ConfigError
 from lmcache_client.engine_key import PADDING
-from lmcache_core.app.build import build
-from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
-from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_devkit.service_suite import FakeServiceContext
+from plugins.blend.tests.conftest import started
 
 SIZE = 16
 SYSTEM = list(range(1000, 1000 + 2 * SIZE))
@@ -31,32 +28,6 @@ FIRST = list(range(2000, 2000 + 3 * SIZE))
 SECOND = list(range(3000, 3000 + 2 * SIZE))
 QUESTION = [7, 8, 9]
 SECONDS = 5.0
-
-
-def started(**more: Any) -> Server:
-    given = {
-        "host": "127.0.0.1",
-        "port": free_port(),
-        "chunk_size": SIZE,
-        "l1_size_gb": 0.0625,
-        "disable_logging": True,
-        "engine_type": ("blend",),
-    }
-    server = build(ServerSettings(**{**given, **more}), load_plugins(["blend", "fs"]))
-    server.start()
-    return server
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = started()
-    yield server
-    server.stop(0.0)
-
-
-@pytest.fixture
-def module(server: Server) -> BlendModule:
-    return MODULES[server.info.boot_id]
 
 
 @pytest.fixture

@@ -25,14 +25,11 @@ from lmcache_blend.messages import (
     Found,
     Match,
 )
-from lmcache_blend.module import MODULES, BlendModule
-from lmcache_core.app.build import build
-from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_blend.module import BlendModule
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
-from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_transfer_torch.messages import REGISTER, STORE, UNREGISTER
+from plugins.blend.tests.conftest import started
 from plugins.transfer_torch.tests.driven_engine import DrivenEngine, Segment, extension
 
 SIZE, SLOTS, BLOCKS, HEADS, HEAD = 16, 4, 64, 2, 16
@@ -199,32 +196,6 @@ class RawClient:
 
     def untouched(self) -> bool:
         return all((pages == GARBAGE).all() for group in self.groups for pages in group.pages)
-
-
-def started(**more: Any) -> Server:
-    given = {
-        "host": "127.0.0.1",
-        "port": free_port(),
-        "chunk_size": SIZE,
-        "l1_size_gb": 0.0625,
-        "disable_logging": True,
-        "engine_type": ("blend",),
-    }
-    server = build(ServerSettings(**{**given, **more}), load_plugins(["blend", "transfer_torch"]))
-    server.start()
-    return server
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = started()
-    yield server
-    server.stop(0.0)
-
-
-@pytest.fixture
-def module(server: Server) -> BlendModule:
-    return MODULES[server.info.boot_id]
 
 
 @pytest.fixture
