@@ -5,8 +5,9 @@
 
 One server and one engine for each way of storing.  A prompt has 8 documents of 64 tokens, each stored beforehand: alone, or
 behind three others.  Its question is about one document, or across several, in turns.  It is asked once in each way to
-compute it: `none` reuses all that is stored, as it is; `check layers only` computes layers up to the check layer and reuses
-the rest; selectors compute that share of the tokens in all layers, `random` any; `full` computes everything.
+compute it: `none` reuses all that is stored, its K turned to the new place or not; `check layers only` computes layers up to
+the check layer and reuses the rest; selectors compute that share of the tokens in all layers, `random` any; `full` computes
+everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The ways to compute a prompt, and two selectors to compare with: chance, and nothing but what check layers repair."""
+"""The ways to compute a prompt, and selectors to compare with: chance, nothing but what check layers repair, and nothing at
+all, with K as it was stored."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ import numpy as np
 from lmcache_blend_select import Facts, Need, Run, Selector, runs_of
 
 FULL: Final = "full"
+NOT_TURNED: Final = "not_turned"
 _ENTRY_POINTS: Final = f"""
 [lmcache.blend_selectors.v1]
 random = {__name__}:RANDOM
 check_layers_only = {__name__}:CHECK_LAYERS_ONLY
+{NOT_TURNED} = {__name__}:NOTHING
 """
 
 
@@ -32,7 +35,13 @@ class Row(NamedTuple):
 def rows(ratios: Iterable[float], selectors: Sequence[str]) -> list[Row]:
     """`full` comes last: what it computes is stored, and would be an exact prefix for rows behind it."""
     by_ratio = [Row(f"{selector} {ratio:.0%}", selector, ratio) for ratio in ratios for selector in selectors]
-    return [Row("none", "none"), Row("check layers only", "check_layers_only"), *by_ratio, Row(FULL)]
+    return [
+        Row("none, K not turned", NOT_TURNED),
+        Row("none", "none"),
+        Row("check layers only", "check_layers_only"),
+        *by_ratio,
+        Row(FULL),
+    ]
 
 
 def _random(facts: Facts) -> Sequence[Run]:
@@ -45,6 +54,7 @@ def _nothing(facts: Facts) -> Sequence[Run]:
 
 
 RANDOM: Final = Selector(_random)
+NOTHING: Final = Selector(_nothing, ratio=0.0)
 CHECK_LAYERS_ONLY: Final = Selector(_nothing, frozenset({Need.DEVIATION}), ratio=0.0)
 
 

@@ -122,7 +122,14 @@ def test_rows_are_counted_apart() -> None:
     scores = run(engine, engine.each(prompts("among others", 4)), asked, waited_for.append)
     assert waited_for == [32, 72, 112, 152]  # 8 documents behind 3 others; 8 chunks of the full prompt before them
     shares = {name: score.figures() for name, score in scores.items()}
-    assert list(shares) == ["none", "check layers only", "lego_link 25%", "cacheblend 25%", "full"]
+    assert list(shares) == [
+        "none, K not turned",
+        "none",
+        "check layers only",
+        "lego_link 25%",
+        "cacheblend 25%",
+        "full",
+    ]
     tokens = DOCUMENTS * LENGTH + QUESTION_TOKENS
     assert shares["full"] == dict(zip(FIGURES, (1, 1, 1, tokens, 200), strict=True))
     assert shares["cacheblend 25%"] == dict(zip(FIGURES, (1, 1, 1, tokens // 4 + 3, 100), strict=True))
