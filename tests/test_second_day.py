@@ -454,6 +454,7 @@ def forbidden(site: Site) -> Iterator[None]:
     site.start()
     begin(site)
     handshakes = site.parts.engine_port.handshakes
+    assert handshakes
     before = handshakes.counters
     with site.patch.context() as patch:
         patch.setattr(type(handshakes), "counters", replace(before, forbidden=2))

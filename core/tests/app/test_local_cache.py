@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ from lmcache_core import (
     open_local,
     pack_kv_rank,
 )
+from lmcache_devkit.fake_engine import FakeEngine
 
 SPACE = StoredSpace(KeySpace("m", pack_kv_rank(1, 0), 0, "", 256, HashChain.BLAKE3, bytes(16)), 1000)
 HASHES = [bytes([number]) * 32 for number in range(3)]
-SMALL = {"l1_size_gb": 0.01}
+SMALL: dict[str, object] = {"l1_size_gb": 0.01}
+OPEN_MS_MAX, OPENED_MB_MAX = 150, 45
 
 _OPENED = f"from lmcache_core import open_local\ncache = open_local({SMALL})\n"
 _STATE = (
@@ -111,23 +114,62 @@ def test_a_process_has_no_memory_that_would_stay_when_it_is_killed() -> None:
 def test_after_its_end_every_call_raises_and_touches_no_memory(cache: LocalCache) -> None:
     put(cache)
     cache.close(1.0)
-    for name in ("storage", "hasher", "region", "events", "healthy"):
+    for name in ("storage", "hasher", "region", "events", "control", "healthy"):
         with pytest.raises(LMCacheError, match="closed"):
             getattr(cache, name)
-    for call in (cache.status, cache.counts, lambda: cache.freeze(True)):
+    for call in (cache.status, cache.counts, lambda: cache.freeze(True), lambda: cache.serve("tcp://127.0.0.1:0")):
         with pytest.raises(LMCacheError, match="closed"):
             call()
 
 
+def test_a_cache_for_one_process_has_no_socket_and_few_threads() -> None:
+    done = run(
+        "import sys\n" + _OPENED + "print('zmq' in sys.modules, sorted(cache.status()['modules'])); cache.close()"
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "False []"), done.stderr
+
+
+def test_it_opens_soon_and_is_small(tmp_path: Path) -> None:
+    """Two adapters; in processor time, which a busy machine does not lengthen."""
+    adapters = [{"type": "fs", "base_path": str(tmp_path)}, {"type": "memory"}]
+    settings = SMALL | {"plugins": ["fs"], "l2_adapter": adapters}
+    done = run(
+        "import time\n"
+        "def resident(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
+        "bare = resident()\n"
+        "import lmcache_core.app.local_cache\n"
+        "from lmcache_core import open_local\n"
+        "begin = time.process_time()\n"
+        f"cache = open_local({settings})\n"
+        "print((time.process_time() - begin) * 1000, (resident() - bare - cache.status()['l1']['backed_bytes']) / 1e6)\n"
+        "cache.close()"
+    )
+    milliseconds, megabytes = map(float, done.stdout.split())
+    assert milliseconds < OPEN_MS_MAX, done.stderr
+    assert megabytes < OPENED_MB_MAX
+
+
 def test_after_a_fork_every_call_raises_in_the_child_alone(cache: LocalCache) -> None:
-    names = ("storage", "hasher", "region", "events", "healthy", "status", "counts", "freeze", "close")
+    names = (
+        "storage",
+        "hasher",
+        "region",
+        "events",
+        "control",
+        "healthy",
+        "status",
+        "counts",
+        "freeze",
+        "serve",
+        "close",
+    )
     child = os.fork()
     if not child:
         raised = 0
         for name in names:
             try:
                 thing = getattr(cache, name)
-                thing(*(True,) * (name == "freeze"))
+                thing(*("ipc:///nowhere",) * (name in ("freeze", "serve")))
             except LMCacheError as error:
                 raised += "fork" in str(error)
             except BaseException:  # noqa: BLE001 - it counts as none that was raised
@@ -174,3 +216,94 @@ def test_what_goes_to_l2_is_written_before_it_closes_and_found_by_the_next(tmp_p
         assert answers == [3]
     finally:
         second.close(1.0)
+
+
+# --- for other processes
+
+
+@pytest.fixture
+def shared() -> Iterator[LocalCache]:
+    opened = open_local(SMALL | {"l1_shared_memory": True, "chunk_size": 16})
+    yield opened
+    opened.close(1.0)
+
+
+def until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize("is_unix", [True, False])
+def test_workers_of_other_processes_share_what_it_has(shared: LocalCache, tmp_path: Path, is_unix: bool) -> None:
+    asked = f"ipc://{tmp_path}/engine/port.sock" if is_unix else "tcp://127.0.0.1:0"
+    endpoint = shared.serve(asked)
+    if is_unix:
+        assert [
+            oct(each.stat().st_mode & 0o777) for each in (tmp_path / "engine", *(tmp_path / "engine").iterdir())
+        ] == [
+            "0o700",
+            "0o600",
+        ]
+    assert shared.status()["server"]["engine_endpoint"] == endpoint
+    assert shared.status()["modules"]
+    tokens = list(range(64))
+    with FakeEngine(endpoint) as one, FakeEngine(endpoint) as other:
+        assert one.store(tokens)
+        assert other.lookup(tokens) == 4
+        assert other.retrieve(tokens) == [other.content(tokens, chunk) for chunk in range(4)]
+        other.end()
+    assert shared.close()
+    assert not is_unix or not list((tmp_path / "engine").iterdir())
+
+
+def test_the_segment_loses_its_name_when_all_workers_have_mapped_it(shared: LocalCache) -> None:
+    endpoint, segment = shared.serve("tcp://127.0.0.1:0", workers=2), Path("/dev/shm", shared.status()["l1"]["segment"])
+    with FakeEngine(endpoint) as one:
+        time.sleep(3.5)
+        assert one.worker.ping(one.instance_id)
+        assert segment.exists(), "another one is to come"
+        with FakeEngine(endpoint) as other:
+
+            def is_gone() -> bool:
+                assert one.worker.ping(one.instance_id)
+                assert other.worker.ping(other.instance_id)
+                return not segment.exists()
+
+            assert until(is_gone)
+            tokens = list(range(32))
+            assert one.store(tokens)
+            assert other.lookup(tokens) == 2
+            assert other.retrieve(tokens) == [other.content(tokens, chunk) for chunk in range(2)]
+
+
+def test_a_process_that_is_killed_leaves_a_socket_until_the_next_start(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/engine/port.sock"
+    opened = f"from lmcache_core import open_local\ncache = open_local({SMALL})\ncache.serve({endpoint!r})\n"
+    killed = run(opened + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert killed.returncode == -9, killed.stderr
+    again = run(opened + "print(cache.close())")
+    assert (again.returncode, again.stdout.strip()) == (0, "True"), again.stderr
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("tcp://0.0.0.0:0", "expected ipc:///path"),
+        ("tcp://127.0.0.1:5555", "expected ipc:///path"),
+        ("ipc://relative", "expected ipc:///path"),
+        ("port", "expected ipc:///path"),
+        ("ipc:///dev/null/port.sock", "/dev/null cannot be made for a socket"),
+        ("ipc:///tmp/port.sock", "others may enter /tmp"),
+        ("ipc://{folder}/" + "x" * 200, "cannot be opened for engines"),
+    ],
+)
+def test_endpoints_that_others_reach_are_refused(cache: LocalCache, tmp_path: Path, endpoint: str, said: str) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(LMCacheError, match=said):
+        cache.serve(endpoint.format(folder=tmp_path))
+    assert put(cache) == 3, "it goes on without"
+    assert cache.serve("tcp://127.0.0.1:0")
+    with pytest.raises(ConfigError, match="already"):
+        cache.serve("tcp://127.0.0.1:0")

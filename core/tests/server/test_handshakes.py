@@ -154,6 +154,7 @@ def test_handshakes_that_overlap_are_all_counted_in_the_end(server: Server, endp
 def test_while_the_thread_is_down_nothing_is_admitted_and_afterwards_everything_is(start_server: StartServer) -> None:
     server = start_server()
     handshakes, endpoint = server._parts.engine_port.handshakes, server.info.engine_endpoint
+    assert handshakes
     is_down = True
 
     def fail() -> None:

@@ -17,8 +17,8 @@ from lmcache_client.operations import Operation
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.server.engine_socket import EngineSocket
-from lmcache_core.server.router import LAST_CALL_SECONDS, Router
-from lmcache_core.server.threads import Pool
+from lmcache_core.server.router import Router
+from lmcache_core.server.threads import LAST_CALL_SECONDS, Pool
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 SLOW = Operation("slow", 101, (int,), int | None, -1)

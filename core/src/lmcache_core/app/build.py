@@ -11,7 +11,7 @@ from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.open_arena import open_preallocation
-from lmcache_core.app.open_engine_port import EnginePort, open_engine_port
+from lmcache_core.app.open_engine_port import EnginePort, open_engine_port, open_port
 from lmcache_core.app.open_services import open_control, open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
@@ -38,7 +38,9 @@ def build(
     with ExitStack() as undo:
         common = open_common(settings, plugins, hidden, undo)
         tiers = open_tiers(common)
-        engine_port = open_engine_port(common, tiers, is_served)
+        engine_port = open_engine_port(common, tiers)
+        if is_served:
+            open_port(common, engine_port, settings.host, settings.port, undo)
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         adapters = AdapterChanges(common, tiers, completions, supervisor)
         changes = SettingChanges(common, tiers, engine_port.gate)
@@ -58,6 +60,7 @@ def build(
             adapters=adapters,
             settings=changes,
             services=services,
+            control=control,
         )
         watch_server(parts)
         running.append(Server(parts))

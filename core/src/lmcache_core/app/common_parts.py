@@ -61,7 +61,8 @@ def open_common(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden
     l2 = adapter_specs(settings.l2_adapter, plugins, offers.l2_adapters)
     clock = SystemClock()
     subscribers = open_subscribers(offers.subscribers, plugins)
-    bus = EventBus(subscribers, _queue_limits(settings))
+    seconds, cpu_ratio = settings.event_subscriber_timeout_seconds, settings.event_subscriber_cpu_ratio
+    bus = EventBus(subscribers, QueueLimits(settings.event_bus_queue_size, seconds, cpu_ratio))
     undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
     return CommonParts(
         settings=settings,
@@ -101,9 +102,3 @@ def _subscriptions(subscriber: Subscriber, spec: OfferSpec, plugins: LoadedPlugi
                 plugins, f": subscriptions() maps {kind!r} to {callback!r}, not an event type to a function"
             )
     return subscriptions
-
-
-def _queue_limits(settings: ServerSettings) -> QueueLimits:
-    return QueueLimits(
-        settings.event_bus_queue_size, settings.event_subscriber_timeout_seconds, settings.event_subscriber_cpu_ratio
-    )

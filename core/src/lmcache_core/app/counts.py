@@ -89,13 +89,13 @@ def _adapter(running: RunningAdapter, active: Sequence[ActiveCondition]) -> Adap
 
 def _port(parts: Parts) -> PortCounts:
     port = parts.engine_port
-    times = port.router.answered()
+    times = port.router.answered() if port.router else {}
     return PortCounts(
         times=times,
-        requests=port.router.counters,  # read after `times`: answered requests never exceed received ones
+        requests=port.requests,  # read after `times`: answered requests never exceed received ones
         waiting={pool.name: pool.waiting for pool in (port.pooled, port.affine)},
-        oldest_seconds=port.router.oldest_seconds,
+        oldest_seconds=port.router.oldest_seconds if port.router else 0.0,
         unsalted=port.gate.refused,
-        connections=port.handshakes.counters,
+        connections=port.connections,
         workers=Counter((worker.model_name, worker.inline) for worker in port.workers.registered()),
     )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from lmcache_client.errors import LMCacheError
+from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
 from lmcache_core.app.build import build
 from lmcache_core.app.configuration import settings_of
 from lmcache_core.app.console.command_line import first_names
+from lmcache_core.app.open_engine_port import open_port
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.conditions import ServerState, server_state
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.request_module import ChunkHasher
+from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_counts import ServerCounts
 from lmcache_core.contracts.storage import Storage
 
@@ -72,6 +77,11 @@ class LocalCache:
         return self._server.parts.common.bus
 
     @property
+    def control(self) -> ServerControl:
+        """As a service's: settings, quotas, adapters, and what is in L1."""
+        return self._server.parts.control
+
+    @property
     def healthy(self) -> bool:
         return server_state(self._server.conditions()) is not ServerState.UNHEALTHY
 
@@ -88,6 +98,24 @@ class LocalCache:
         freeze = self._server.parts.tiers.storage.freeze
         freeze.begin(None) if is_frozen else freeze.end()
 
+    def serve(self, endpoint: str, workers: int = 1) -> str:
+        """Answer other processes of this engine, once: at ipc:///path, in a folder that is or becomes this user's alone, or at
+        tcp://127.0.0.1:0.  They map L1 where `l1_shared_memory` is true; its name goes when `workers` have registered and had
+        time to.  Returns the endpoint.  Raises LMCacheError."""
+        parts = self._server.parts
+        port = parts.engine_port
+        if port.endpoint:
+            raise ConfigError(f"this cache is served at {port.endpoint} already")
+        _check_private(endpoint)
+        with ExitStack() as undo:
+            open_port(parts.common, port, endpoint.removeprefix("tcp://").removesuffix(":0"), 0, undo)
+            undo.pop_all()  # `close` gives it back
+        parts.info = replace(parts.info, engine_endpoint=port.endpoint)
+        for name, run in port.threads():
+            parts.supervisor.start(name, run)
+        port.reaper.add(lambda: parts.tiers.arena.unname() if port.workers.settled() >= workers else None)
+        return port.endpoint
+
     def close(self, drain_seconds: float = 10.0) -> bool:
         """Refuse new stores, write pending ones to L2 within `drain_seconds`, and release memory and threads.  The caller ends
         its own reads and writes of L1 first.  Returns False when an object did not reach L2.  A second call finishes
@@ -95,3 +123,19 @@ class LocalCache:
         self._check_process()
         self._is_closed = True
         return self._running.stop(drain_seconds)
+
+
+def _check_private(endpoint: str) -> None:
+    """No other user and no other machine reaches it.  Makes the folder of a socket."""
+    if endpoint == "tcp://127.0.0.1:0":
+        return
+    if not endpoint.startswith("ipc:///"):
+        raise ConfigError(f"cannot be served at {endpoint}: expected ipc:///path, or tcp://127.0.0.1:0")
+    folder = Path(endpoint.removeprefix("ipc://")).parent
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise ResourceError(f"{folder} cannot be made for a socket: {error.strerror}") from None
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ConfigError(f"others may enter {folder}: name a folder that is this user's alone (mode 0700)")

@@ -14,6 +14,7 @@ from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
+from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.policy_guard import GuardedPolicy
@@ -21,7 +22,7 @@ from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.l1.arena import Preallocation
 
 
-class Parts(msgspec.Struct, frozen=True, eq=False):
+class Parts(msgspec.Struct, eq=False):
     """Everything that `build` made, in the groups in which it was made.  The server owns all of it."""
 
     common: CommonParts
@@ -34,6 +35,7 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     adapters: AdapterChanges
     settings: SettingChanges
     services: Services
+    control: ServerControl
 
     def guarded_policies(self) -> Iterator[tuple[GuardedPolicy[Any], type]]:
         """The seat of each policy, those of L2 adapters included, and the kind of policy that it holds."""

@@ -25,7 +25,6 @@ from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well
 from lmcache_core.model.names import salt_text
 from lmcache_core.model.results import Outcome
-from lmcache_core.server.router import LAST_CALL_SECONDS
 from lmcache_core.storage.counters import total
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Server:
         if not drained:
             logger.warning("stopped before everything reached L2 backlog=%s", parts.tiers.store.status())
         parts.services.close()
-        if not parts.engine_port.stop(LAST_CALL_SECONDS + JOIN_SECONDS):
+        if not parts.engine_port.stop(JOIN_SECONDS):
             logger.warning("the engine port did not close in time")
         parts.common.conditions.stop()
         parts.tiers.prefetch.stop()
@@ -108,7 +107,7 @@ class Server:
         left = parts.supervisor.join(JOIN_SECONDS)
         if left:
             logger.warning("threads did not end in time names=%s", ",".join(left))
-        if "router" not in left:
+        if parts.engine_port.router and "router" not in left:
             parts.engine_port.router.close()
         for name, module in parts.engine_port.modules.items():
             close_logged(f"module={name}", module.close)
@@ -135,7 +134,7 @@ class Server:
         state = server_state(conditions)
         counts = parts.tiers.storage.state_counts()
         counters = parts.tiers.storage.counters.snapshot()
-        events, modules = parts.common.bus.counters(), parts.engine_port.modules
+        events, port = parts.common.bus.counters(), parts.engine_port
         return {
             "state": state.value,
             "healthy": state is ServerState.HEALTHY,
@@ -160,25 +159,25 @@ class Server:
             },
             "pins": parts.tiers.storage.pins.totals()._asdict(),
             "chunks": _chunks(counters),
-            "tenants": _tenants(counters),
-            "models": _models(counters),
+            "tenants": [{"cache_salt": salt_text(salt), **_tenant_row(row)} for salt, row in _grouped(counters, 1)],
+            "models": [{"model_name": model, **_tenant_row(row)} for model, row in _grouped(counters, 0)],
             "lookups_open": parts.tiers.storage.lookups_open,
-            "workers": parts.engine_port.workers.status(),
+            "workers": port.workers.status(),
             "policies": parts.settings.policies(),
             "quotas": parts.tiers.quotas.status(),
             "l2": [_adapter(adapter, conditions) for adapter in parts.tiers.l2.adapters],
             "store": parts.tiers.store.status(),
             "prefetch": parts.tiers.prefetch.status(),
             "requests": {
-                **structs.asdict(parts.engine_port.router.counters),
-                "unhandled": parts.engine_port.router.unhandled.status(),
-                "unsalted_refused": parts.engine_port.gate.refused,
-                "waiting_pooled": parts.engine_port.pooled.waiting,
-                "waiting_affine": parts.engine_port.affine.waiting,
+                **structs.asdict(port.requests),
+                "unhandled": port.router.unhandled.status() if port.router else {},
+                "unsalted_refused": port.gate.refused,
+                "waiting_pooled": port.pooled.waiting,
+                "waiting_affine": port.affine.waiting,
             },
-            "connections": structs.asdict(parts.engine_port.handshakes.counters),
-            "prompts": parts.engine_port.prompts.status(),
-            "modules": {name: status_of(f"module={name}", module.status) for name, module in modules.items()},
+            "connections": structs.asdict(port.connections),
+            "prompts": port.prompts.status(),
+            "modules": {name: status_of(f"module={name}", module.status) for name, module in port.modules.items()},
             "services": parts.services.status(),
             "plugins": [_plugin(row) for row in parts.common.plugins.rows()],
             "events": {
@@ -203,7 +202,7 @@ class Server:
             ("l1-preallocation", parts.preallocation.run),
             *(thread for eviction in parts.tiers.l2.evictions for thread in eviction.threads()),
             ("reaper", parts.engine_port.reaper.run),
-            *(parts.engine_port.threads() if parts.engine_port.endpoint else ()),
+            *parts.engine_port.threads(),
         ]
 
 
@@ -254,16 +253,6 @@ def _chunks(rows: Mapping[Tenant, TenantCounts]) -> dict[str, Any]:
         "retrieved": whole.retrieved_chunks,
         "refused": sum(whole.refused_chunks.values()),
     }
-
-
-def _tenants(rows: Mapping[Tenant, TenantCounts]) -> list[dict[str, Any]]:
-    """By cache salt."""
-    return [{"cache_salt": salt_text(salt), **_tenant_row(counts)} for salt, counts in _grouped(rows, 1)]
-
-
-def _models(rows: Mapping[Tenant, TenantCounts]) -> list[dict[str, Any]]:
-    """By model."""
-    return [{"model_name": model, **_tenant_row(counts)} for model, counts in _grouped(rows, 0)]
 
 
 def _grouped(rows: Mapping[Tenant, TenantCounts], field: int) -> list[tuple[str, TenantCounts]]:

@@ -166,7 +166,7 @@ def _not_shared() -> Iterator[Condition]:
 
 
 def _requests(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    counters = parts.engine_port.router.counters
+    counters = parts.engine_port.requests
     if refused := growth.of("refused", counters.refused):
         yield Condition(
             "requests_refused",
@@ -188,7 +188,7 @@ def _requests(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
 
 
 def _connections(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    connections = parts.engine_port.handshakes.counters
+    connections = parts.engine_port.connections
     if forbidden := growth.of("forbidden", connections.forbidden):
         yield Condition(
             "engines_forbidden",
@@ -198,7 +198,7 @@ def _connections(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             "engine port",
             counts_of(connections=forbidden),
         )
-    if unread := growth.of("unread", parts.engine_port.router.counters.closed):
+    if unread := growth.of("unread", parts.engine_port.requests.closed):
         yield Condition(
             "engines_not_reading",
             Severity.WARNING,

@@ -113,7 +113,7 @@ class Arena:
         self._backed = Extents()
         self._requested_end = 0
         self._allocating = 0
-        self._closed = False
+        self._closed = self._is_unnamed = False
         self._full_until = 0.0
         self._on_requested: Callable[[], None] = lambda: None
         self.region = memory.region
@@ -171,10 +171,16 @@ class Arena:
         gap = Extent(gap.offset, min(gap.length, step_bytes - gap.offset % HUGE_BYTES))
         return gap.length if self._allocate(gap) else None
 
+    def unname(self) -> None:
+        """Who has mapped the memory goes on, no other process maps it, and nothing stays when this one is killed."""
+        if not self._is_unnamed:
+            self._is_unnamed = True
+            self._memory.unlink()
+
     def close(self) -> None:
         """Remove the memory's name and release it, or let the last thread that still allocates pages release it when it is
         done.  Engines that still map a segment keep their mapping."""
-        self._memory.unlink()
+        self.unname()
         with self._lock:
             self._closed = True
             idle = not self._allocating

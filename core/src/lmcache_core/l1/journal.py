@@ -149,6 +149,5 @@ class L1Feed:
 
 def _part(begins_at: int, found: Mapping[int, tuple[KeySpace, int, list[bytes]]]) -> SnapshotPart:
     return SnapshotPart(
-        begins_at,
-        [Change(ChangeKind.STORE, space, size, b"".join(names)) for space, size, names in found.values()],
+        begins_at, [Change(ChangeKind.STORE, space, size, b"".join(names)) for space, size, names in found.values()]
     )

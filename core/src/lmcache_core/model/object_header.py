@@ -111,8 +111,7 @@ def seal_encoded(
     if not 0 < len(serdes) <= SERDES_MAX:
         raise ValueError(f"{len(serdes)} serdes; 1 to {SERDES_MAX} fit into a header")
     _write(
-        run,
-        ObjectHeader(key, created_ns, payload_bytes, len(stored), digest(stored), payload_digest, tuple(serdes)),
+        run, ObjectHeader(key, created_ns, payload_bytes, len(stored), digest(stored), payload_digest, tuple(serdes))
     )
 
 

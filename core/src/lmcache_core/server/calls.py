@@ -24,10 +24,10 @@ from lmcache_client.operations import KNOWN_REQUESTS
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.contracts.samples import Durations, Histogram
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.server.engine_socket import Envelope
 from lmcache_core.server.streams import AnswerStream
 
 if TYPE_CHECKING:
+    from lmcache_core.server.engine_socket import Envelope
     from lmcache_core.server.router import Router
 
 logger = logging.getLogger(__name__)
@@ -244,9 +244,7 @@ class UnhandledRequests:
         self._counts[name] = self._counts.get(name, 0) + 1
         if self._counts[name] == 1 and (remedy := self._remedy_of(name)):
             logger.warning(
-                "an engine asks for what this server cannot do, and runs uncached operation=%s remedy=%s",
-                name,
-                remedy,
+                "an engine asks for what this server cannot do, and runs uncached operation=%s remedy=%s", name, remedy
             )
 
     def status(self) -> dict[str, dict[str, object]]:

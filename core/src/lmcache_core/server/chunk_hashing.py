@@ -171,7 +171,8 @@ class PromptHasher:
             is_known = known.same >= len(tokens.encoded) and len(known.hashes) == chunks
             hashes = known.hashes if is_known else self._hash_rest(tokens, known)
         else:
-            tokens = _sequence(token_ids)
+            raw = token_ids if isinstance(token_ids, msgspec.Raw) else encode_tokens(token_ids.decode())
+            tokens = TokenSequence.of(raw)
             hashes, _ = self._read(tokens, NOTHING_KNOWN)
         if not 0 <= end <= tokens.count:
             raise ProtocolError(f"end is {end}, but there are {tokens.count} token_ids")
@@ -199,10 +200,6 @@ class PromptHasher:
                 return self._read(tokens, NOTHING_KNOWN)  # so that the error names the place from the first token on
             raise ProtocolError(f"token_ids: {error}") from None
         return hashes, ends
-
-
-def _sequence(token_ids: TokenIds | msgspec.Raw) -> TokenSequence:
-    return TokenSequence.of(token_ids if isinstance(token_ids, msgspec.Raw) else encode_tokens(token_ids.decode()))
 
 
 def open_chain(kind: HashChain, chunk_tokens: int, seed: str, kernels: Kernels) -> Chain:

@@ -269,9 +269,7 @@ def _is_of_this_machine(address: Address) -> bool:
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     attribute = struct.pack("=HH", 4 + len(address.packed), _DESTINATION) + address.packed
     answer = _ask_kernel(
-        socket.NETLINK_ROUTE,
-        _GET_ROUTE,
-        _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute,
+        socket.NETLINK_ROUTE, _GET_ROUTE, _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute
     )
     return answer is not None and len(answer) > _ROUTE_TYPE and answer[_ROUTE_TYPE] == _ROUTE_LOCAL
 

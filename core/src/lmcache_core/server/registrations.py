@@ -30,6 +30,7 @@ UNKNOWN_IDS_MAX = 4096
 """Unknown instance ids that are remembered as notified."""
 ROUND_SECONDS: Final = 1.0
 """Between two calls of `reap`."""
+SETTLED_SECONDS: Final = 2.0
 STANDSTILL_ROUNDS: Final = 2
 """When this many rounds were missed, the process did not run (stopped, suspended, no CPU), and what workers sent
 meanwhile is still to be read."""
@@ -47,6 +48,7 @@ class WorkerReferences(Protocol):
 class _Registration:
     worker: Worker
     seen: float
+    since: float
     pinged: bool = False
 
 
@@ -70,7 +72,7 @@ class Registrations:
         `learn_layout` is called with the layout of each object group that a worker registers, before anything can be stored
         with it."""
         self._references = references
-        self._is_connected = is_connected
+        self.is_connected = is_connected
         self._reap = reap_seconds
         self._grace = grace_seconds
         self._clock = clock
@@ -97,24 +99,21 @@ class Registrations:
         for group in worker.groups:
             self._learn_layout(group.layout)
         self._end_closed(worker)
+        now = self._clock.monotonic()
         with self._lock:
             known = self._by_id.get(worker.instance_id)
             if known is None and len(self._by_id) >= WORKERS_MAX:
                 raise ProtocolError(f"{WORKERS_MAX} workers are registered already, as many as one server takes")
             if known is None:
                 keeps_fence = worker.fence_seconds > 0  # and so it pings
-                self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic(), keeps_fence)
+                self._by_id[worker.instance_id] = _Registration(worker, now, now, keeps_fence)
                 self._notified.pop(worker.instance_id, None)
                 self.revision += 1
             else:
-                known.seen = self._clock.monotonic()
+                known.seen = now
         if known is None:
-            layout = layout_of(worker)
-            self._events.publish(
-                WorkerRegistered(
-                    worker.instance_id, worker.model_name, worker.world_size, layout, shared_memory=not worker.inline
-                )
-            )
+            about = worker.instance_id, worker.model_name, worker.world_size, layout_of(worker)
+            self._events.publish(WorkerRegistered(*about, shared_memory=not worker.inline))
             return worker
         there = known.worker
         if (there.model_name, there.world_size, there.groups) != (worker.model_name, worker.world_size, worker.groups):
@@ -131,7 +130,7 @@ class Registrations:
         with self._lock:
             known = self._by_id.get(worker.instance_id)
             connection = known.worker.connection if known else b""
-            if known is None or not connection or connection == worker.connection or self._is_connected(connection):
+            if known is None or not connection or connection == worker.connection or self.is_connected(connection):
                 return
             del self._by_id[worker.instance_id]
             self.revision += 1
@@ -208,6 +207,7 @@ class Registrations:
             if passed > STANDSTILL_ROUNDS * ROUND_SECONDS:
                 for registration in self._by_id.values():
                     registration.seen = min(now, registration.seen + passed - ROUND_SECONDS)
+                    registration.since += passed - ROUND_SECONDS
             # Found and dropped under one lock: a worker that speaks in between is not dead.
             for instance_id, registration in list(self._by_id.items()):
                 limit = self._reap if registration.pinged else self._grace
@@ -223,7 +223,11 @@ class Registrations:
             )
             self._publish_left(registration.worker, "silent")
             self._drop_silent(registration.worker)
-        self._end_quarantined(lambda worker: not self._is_connected(worker.connection))
+        self._end_quarantined(lambda worker: not self.is_connected(worker.connection))
+
+    def settled(self) -> int:
+        """Workers that spoke `SETTLED_SECONDS` after they registered: those that map L1 have mapped it."""
+        return sum(each.seen - each.since > SETTLED_SECONDS for each in list(self._by_id.values()))
 
     def registered(self) -> list[Worker]:
         return [registration.worker for registration in list(self._by_id.values())]

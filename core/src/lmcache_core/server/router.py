@@ -40,7 +40,7 @@ from lmcache_core.server.calls import (
 )
 from lmcache_core.server.engine_socket import EngineSocket, Message
 from lmcache_core.server.streams import CANCEL, CONTROL, GRANT, STREAMS_MAX, AnswerStream
-from lmcache_core.server.threads import QUEUE_MAX, UNREFUSED_MAX, Pool
+from lmcache_core.server.threads import LAST_CALL_SECONDS, QUEUE_MAX, UNREFUSED_MAX, Pool
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,6 @@ UNKNOWN: Final = "unknown"
 _FOR_EVER: Final = -1
 _NAP_SECONDS_MAX: Final = 3600.0
 """Longest wait for a timer at a time; a poll does not take a number of any size."""
-LAST_CALL_SECONDS: Final = 2.0
-"""How long a router goes on answering after `stop`, if engines go on asking."""
 QUIET_MILLISECONDS: Final = 10
 """Silence after which it is a good moment to close the port: engines ask in bursts."""
 

@@ -13,6 +13,8 @@ QUEUE_MAX = 4096
 """Requests that may wait for one thread; beyond it they are answered negatively at once."""
 UNREFUSED_MAX = 65_536
 """The same for requests that `Handler.may_be_refused` is False of: they wait behind the others, and are bounded, too."""
+LAST_CALL_SECONDS = 2.0
+"""How long a router goes on answering after `stop`, if engines go on asking."""
 
 
 class Pool:
@@ -65,8 +67,11 @@ class Reaper:
 
     def __init__(self, period_seconds: float, checks: Sequence[Callable[[], None]]) -> None:
         self._period = period_seconds
-        self._checks = checks
+        self._checks = [*checks]
         self._stop = threading.Event()
+
+    def add(self, check: Callable[[], None]) -> None:
+        self._checks.append(check)
 
     def run(self) -> None:
         while not self._stop.wait(self._period):

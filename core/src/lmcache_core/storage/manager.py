@@ -21,15 +21,7 @@ from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Bitmap
-from lmcache_core.storage.counters import (
-    MISSING,
-    NO_ROOM,
-    OVERWRITTEN,
-    QUOTA,
-    TOO_MANY,
-    Counters,
-    TransferEvents,
-)
+from lmcache_core.storage.counters import MISSING, NO_ROOM, OVERWRITTEN, QUOTA, TOO_MANY, Counters, TransferEvents
 from lmcache_core.storage.freeze import Freeze
 from lmcache_core.storage.lookups import HitNotifier, Lookups
 from lmcache_core.storage.read_leases import ReadLeases
@@ -160,11 +152,7 @@ class StorageManager:
         return self._cache.available_to(space.space.cache_salt, space.payload_bytes) >= chunks
 
     def reserve(
-        self,
-        worker: int,
-        space: StoredSpace,
-        chunk_hashes: Sequence[bytes],
-        may_wait: Callable[[], bool] | None = None,
+        self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes], may_wait: Callable[[], bool] | None = None
     ) -> tuple[SlotReferences, Sequence[int]]:
         record = self._cache.intern(space.space, space.payload_bytes)
         refused = self.freeze.refuses if self.freeze.refuses and self.freeze.lasts() else ""
