@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engines.local.tests.parts import BLOCK, CHUNK, fill, kv_cache, opened, slots
+from engines.local.tests.parts import BLOCK, CHUNK, LAYERS, fill, kv_cache, opened, slots
 
 PER_CHUNK = CHUNK // BLOCK
 CHUNKS_MAX = 6
@@ -49,13 +49,16 @@ class EngineMachine(RuleBasedStateMachine):
         wanted = self.expected(prompt, first) * CHUNK
         assert found == wanted if self.is_ample else found <= wanted
 
-    @rule(prompt=PROMPTS, skipped=st.integers(0, 2))
-    def store(self, prompt: list[int], skipped: int) -> None:
+    @rule(prompt=PROMPTS, skipped=st.integers(0, 2), by_layer=st.booleans())
+    def store(self, prompt: list[int], skipped: int, by_layer: bool) -> None:
         first, tokens = min(skipped, len(prompt)), tokens_of(prompt)
         blocks = range(len(prompt) * PER_CHUNK)
         fill(self.kv, blocks, tokens)
         mask = torch.arange(len(tokens)) >= first * CHUNK
-        self.engine.store(tokens, mask=mask, slot_mapping=slots(blocks))
+        if by_layer:
+            list(self.engine.store_layer(tokens, mask=mask, slot_mapping=slots(blocks)))
+        else:
+            self.engine.store(tokens, mask=mask, slot_mapping=slots(blocks))
         if not self.engine.is_frozen():
             self.stored |= {tuple(prompt[: end + 1]) for end in range(first, len(prompt))}
 
@@ -74,14 +77,24 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.lookup_unpin(name)
         self.pins.pop(name, None)
 
-    @rule(prompt=PROMPTS, skipped=st.integers(0, 2))
-    def retrieve(self, prompt: list[int], skipped: int) -> None:
+    @rule(prompt=PROMPTS, steps=st.integers(0, LAYERS))
+    def store_that_is_dropped(self, prompt: list[int], steps: int) -> None:
+        storing = self.engine.store_layer(tokens_of(prompt), slot_mapping=slots(range(len(prompt) * PER_CHUNK)))
+        for _ in range(steps):
+            next(storing)
+        storing.close()
+
+    @rule(prompt=PROMPTS, skipped=st.integers(0, 2), by_layer=st.booleans())
+    def retrieve(self, prompt: list[int], skipped: int, by_layer: bool) -> None:
         first, tokens = min(skipped, len(prompt)), tokens_of(prompt)
         blocks = range(128, 128 + len(prompt) * PER_CHUNK)
         for layer in self.kv:
             layer[128:] = 0
         mask = torch.arange(len(tokens)) >= first * CHUNK
-        found = self.engine.retrieve(tokens, mask=mask, slot_mapping=slots(blocks))
+        if by_layer:
+            *_, found = self.engine.retrieve_layer(tokens, mask=mask, slot_mapping=slots(blocks))
+        else:
+            found = self.engine.retrieve(tokens, mask=mask, slot_mapping=slots(blocks))
         count = int(found.sum())
         self.check(count, prompt, first)
         assert found.tolist() == [first * CHUNK <= place < first * CHUNK + count for place in range(len(tokens))]
@@ -96,6 +109,12 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(enabled=st.booleans())
     def freeze(self, enabled: bool) -> None:
         self.engine.freeze(enabled)
+
+    @rule(prompt=PROMPTS)
+    def clear_a_prompt(self, prompt: list[int]) -> None:
+        self.engine.clear(tokens_of(prompt))
+        kept = {pinned[: end + 1] for pinned, found in self.pins.values() for end in range(found // CHUNK)}
+        self.stored -= {tuple(prompt[: end + 1]) for end in range(len(prompt))} - kept
 
     @rule()
     def clear(self) -> None:

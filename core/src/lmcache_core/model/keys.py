@@ -36,16 +36,17 @@ class HashChain(IntEnum):
 
     BLAKE3 = 1
     SHA256_CBOR = 2
+    EXTERNAL = 3
+    """Hashes of others; which ones, the model name says (docs/internals/object-format.md, "Object key")."""
 
     @classmethod
     def named(cls, name: str) -> HashChain:
-        try:
-            return cls[name.upper()]
-        except KeyError:
-            known = ", ".join(chain.name.lower() for chain in cls)
+        own = {chain.name.lower(): chain for chain in (cls.BLAKE3, cls.SHA256_CBOR)}
+        if name.lower() not in own:
             raise ConfigError(
-                f"hash_algorithm: '{name}' is not a hash chain of this server; use one of: {known}"
-            ) from None
+                f"hash_algorithm: '{name}' is not a hash chain of this server; use one of: {', '.join(own)}"
+            )
+        return own[name.lower()]
 
 
 def _text(value: str) -> bytes:

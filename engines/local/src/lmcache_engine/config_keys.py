@@ -51,13 +51,15 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     ),
     "max_local_disk_size": ConfigKey("float", 0.0, Fate.MAPPED, "GiB of that folder; 0: it is not used"),
     "remote_url": ConfigKey(
-        "str", None, Fate.MAPPED, "an adapter by its scheme: redis, rediss, unix, valkey, s3, file, fs"
+        "str", None, Fate.MAPPED, "an adapter by its scheme: redis, rediss, unix, valkey, s3, mooncakestore, file, fs"
     ),
     "remote_serde": ConfigKey(
         "str", "naive", Fate.USED, "naive alone; for fewer bytes use a serde of lmcache-serde: int8, int4"
     ),
     "cache_policy": ConfigKey("str", "LRU", Fate.MAPPED, "`eviction_policy`: LRU, LFU, FIFO or MRU"),
-    "save_unfull_chunk": ConfigKey("bool", False, Fate.REFUSED, "whole chunks are stored; choose a smaller chunk_size"),
+    "save_unfull_chunk": ConfigKey(
+        "bool", False, Fate.USED, "a prompt's last chunk is stored, too, as far as it has whole blocks of the KV cache"
+    ),
     "pin_timeout_sec": ConfigKey("float", 300, Fate.MAPPED, "`l1_read_ttl_seconds`: how long a pin lasts"),
     "blocking_timeout_secs": ConfigKey(
         "float", 10, Fate.MAPPED, "`lookup_timeout_seconds`: longest wait of a retrieve"
@@ -75,12 +77,17 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     ),
     "lmcache_instance_id": ConfigKey("str", None, Fate.MAPPED, "`instance_id`"),
     "extra_config": ConfigKey(
-        "json", None, Fate.USED, "`server`: any setting of `lmcache server`; other keys have no effect"
+        "json",
+        None,
+        Fate.USED,
+        "`server`: any setting of `lmcache server`; what belongs to an s3 or mooncakestore `remote_url`",
     ),
     "save_decode_cache": ConfigKey("bool", False, Fate.NO_EFFECT, "the engine says what it stores"),
     "reserve_local_cpu_size": ConfigKey("float", 0.0, Fate.NO_EFFECT, "L1 has the size that is given"),
     "pin_check_interval_sec": ConfigKey("float", 30, Fate.NO_EFFECT, "deadlines are applied every second"),
-    "use_layerwise": ConfigKey("bool", False, Fate.REFUSED, "leave it out: layer by layer the same bytes take as long"),
+    "use_layerwise": ConfigKey(
+        "bool", False, Fate.USED, "by the engine, which calls `store_layer` and `retrieve_layer`"
+    ),
     "lookup_timeout_ms": ConfigKey("int", 3000, Fate.NO_EFFECT, "a lookup is a call, nothing waits for a reply"),
     "py_enable_gc": ConfigKey("bool", True, Fate.NO_EFFECT, "the garbage collector is the engine's"),
     "priority_limit": ConfigKey("int", None, Fate.NO_EFFECT, "the engine says what it stores"),

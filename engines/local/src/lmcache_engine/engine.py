@@ -6,28 +6,17 @@ import itertools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from lmcache_client import ChunkLayout, LMCacheError
-from lmcache_core import (
-    HashChain,
-    KeySpace,
-    LocalCache,
-    LookupRequest,
-    PromptFacts,
-    Shard,
-    SlotReferences,
-    StoredSpace,
-    open_local,
-    pack_kv_rank,
-)
+from lmcache_client import LMCacheError
+from lmcache_core import LocalCache, LookupRequest, PromptFacts, Shard, SlotReferences, StoredSpace, open_local
 from lmcache_engine.config import LMCacheEngineConfig
-from lmcache_engine.keys import SALT, tagged_model, tags_of
 from lmcache_engine.metadata import LMCacheMetadata
-from lmcache_engine.pages import PagedConnector, layout_of
+from lmcache_engine.pages import PagedConnector
+from lmcache_engine.prompts import Prompt, Prompts
 from lmcache_engine.token_database import ChunkedTokenDatabase, Tokens
 
 logger = logging.getLogger(__name__)
@@ -37,17 +26,17 @@ _WORKER: Final = 1
 _CALLS: Final = b"calls"
 _PINS: Final = b"pins"
 """Two connections of lookups, so that no lookup id replaces one of a call's."""
+_ARGUMENTS: Final = ("slot_mapping", "kvcaches", "request_configs", "hashes", "offsets", "req_id")
 _WAIT_SHARE: Final = 2.0
 """A lookup ends by itself at its own deadline; this much later it counts as lost."""
 
 
-class _Prompt(NamedTuple):
-    """What a call is about."""
-
-    space: StoredSpace
-    tokens: int
-    hashes: Sequence[bytes]
-    """Of all whole chunks."""
+class _Call(NamedTuple):
+    prompt: Prompt
+    slots: Any
+    pages: PagedConnector
+    first: int
+    """Chunk."""
 
 
 class LMCacheEngine:
@@ -72,39 +61,55 @@ class LMCacheEngine:
         self.gpu_connector = gpu_connector
         for line in config.warnings:
             logger.warning("%s", line)
-        self._cache: LocalCache = open_local(config.server)
-        token_database.hasher = self._cache.hasher
-        self._chain = HashChain.named(config.hash_algorithm)
+        if not isinstance(token_database, ChunkedTokenDatabase):
+            raise ValueError(
+                "segments are approximate KV, for blending, which is not there in-process: use ChunkedTokenDatabase"
+            )
+        settings = config.server
+        self._has_tiers = bool(settings["l2_adapter"])
+        self._opened = open_local(settings)
+        self._is_closed = False
+        token_database.hasher = self._opened.hasher
+        token_database.block_tokens = gpu_connector.block_tokens if gpu_connector else token_database.chunk_size
+        self._prompts = Prompts(config, metadata, token_database, gpu_connector, self._has_tiers)
         self._numbers = itertools.count()
         self._frozen = False
+        self._is_hot = bool(config.local_cpu) or self._has_tiers
 
     def post_init(self, kvcaches: Any = None) -> None:
         """The engine's tensors are there.  Raises ValueError for those that do not fit to the metadata."""
         if kvcaches is not None:
             self._pages().register(kvcaches)
+            self.token_database.block_tokens = self._pages().block_tokens
 
     # --- the verbs
 
     def lookup(
         self,
-        tokens: Tokens,
+        tokens: Tokens = None,
+        hashes: Sequence[bytes | int] | None = None,
+        offsets: Sequence[int] | None = None,
         search_range: Sequence[str] | None = None,
         lookup_id: str | None = None,
         pin: bool = False,
         request_configs: dict[str, Any] | None = None,
     ) -> int:
-        """How many tokens, from the first on, are there in whole chunks; 0 where the cache is unhealthy.
+        """How many tokens, from the first on, are there in chunks; 0 where the cache is unhealthy.
 
-        What lower tiers have of them is brought into memory.  With `pin` all of it stays there until `lookup_unpin` of this
+        `hashes` in place of tokens: of each chunk, by the token database or by the engine; `offsets`: the tokens of each.  What
+        lower tiers have of them is brought into memory.  With `pin` all of it stays there until `lookup_unpin` of this
         `lookup_id`, or for `pin_timeout_sec`."""
         if pin and lookup_id is None:
             raise ValueError("pin=True needs a lookup_id, by which it is undone")
         _check_tiers(search_range)
-        if not self._cache.healthy:
+        if not self.is_healthy():
             return 0
-        prompt = self._prompt(tokens, request_configs)
+        if hashes is None:
+            prompts = [self._prompts.of_tokens(tokens, request_configs)]
+        else:
+            prompts = self._prompts.looked_up(hashes, offsets, request_configs)
         connection, name = (_PINS, str(lookup_id)) if pin else (_CALLS, self._name())
-        found = self._find(connection, name, prompt, 0)
+        found = next((found for each in prompts if (found := self._find(connection, name, each, 0))), 0)
         if not pin:
             self._cache.storage.end_lookup(connection, name)
         return self._worthwhile(found)
@@ -113,50 +118,65 @@ class LMCacheEngine:
         """What this lookup has pinned may leave memory.  Again, and for an unknown one: nothing."""
         self._cache.storage.end_lookup(_PINS, lookup_id)
 
-    def store(self, tokens: Tokens, mask: Any = None, **kwargs: Any) -> None:
-        """Store the whole chunks of a prompt that are not there yet.  `slot_mapping`: the slot of each token in the KV cache;
-        `kvcaches`: the tensors, unless `post_init` had them; `request_configs`: tags and tenant.
+    def store(
+        self,
+        tokens: Tokens = None,
+        hashes: Sequence[bytes | int] | None = None,
+        offsets: Sequence[int] | None = None,
+        mask: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Store the chunks of a prompt that are not there yet.  `slot_mapping`: the slot of each token in the KV cache;
+        `kvcaches`: the tensors, unless `post_init` had them; `request_configs`: tags and tenant; `hashes` and `offsets`: the
+        engine's own, in place of tokens.
 
         Raises ValueError for what cannot be meant; where memory is short, a prefix is stored, with a warning."""
-        prompt, slots, pages = self._call(tokens, kwargs)
-        first = self.token_database.first_chunk(mask, prompt.tokens)
-        hashes = prompt.hashes[first:]
-        if not hashes:
-            return
-        storage = self._cache.storage
-        references, indexes = storage.reserve(_WORKER, prompt.space, hashes, may_wait=lambda: True)
-        if references.slots:
-            chunks = [first + each for each in indexes]
-            try:
-                pages.to_objects(slots, chunks, self._addresses(references))
-            except BaseException:
-                storage.discard(references)
-                raise
-            storage.publish(references, chunks[0], self._name())
-        done = indexes[-1] + 1 if indexes else 0
-        if done < len(hashes) and not self._frozen and not self._are_there(prompt.space, hashes[done:], first + done):
-            logger.warning("Local cpu memory under pressure, partial store")
+        for _ in self._store(self._call(tokens, mask, {**kwargs, "hashes": hashes, "offsets": offsets}), [None]):
+            pass
 
-    def retrieve(self, tokens: Tokens, mask: Any = None, **kwargs: Any) -> Any:
+    def store_layer(self, tokens: Tokens = None, mask: Any = None, **kwargs: Any) -> Generator[None, None, None]:
+        """As `store`, a layer at a time: the k-th `next` copies the k-th layer, and one more makes the chunks visible.  Dropped
+        before, it has stored nothing.  Raises ValueError at once."""
+        call = self._call(tokens, mask, kwargs)
+        return self._store(call, _each(call.pages.layers))
+
+    def retrieve(self, tokens: Tokens = None, mask: Any = None, **kwargs: Any) -> Any:
         """Copy what is there into the KV cache, from the first token that the mask does not leave out.  Takes what `store`
         takes.  Returns a mask: True for each token whose KV was copied (a tensor where torch is imported, else an array)."""
-        prompt, slots, pages = self._call(tokens, kwargs)
-        first = self.token_database.first_chunk(mask, prompt.tokens)
-        name = self._name()
-        try:
-            found = self._find(_CALLS, name, prompt, first)
-            if not self._worthwhile(found):
-                found = 0
-            if found:
-                found = self._load(name, prompt, slots, pages, range(first, first + found // self._chunk_tokens))
-        finally:
-            self._cache.storage.end_lookup(_CALLS, name)
-        begin = first * self._chunk_tokens
-        return _mask(prompt.tokens, begin, begin + found)
+        *_, found = self._retrieve(self._call(tokens, mask, kwargs), [None])
+        return found
 
-    def clear(self) -> int:
-        """Drop everything that is in memory and not in use; other tiers keep what they have.  Returns the objects."""
-        return self._cache.storage.clear(force=False)
+    def retrieve_layer(self, tokens: Tokens = None, mask: Any = None, **kwargs: Any) -> Generator[Any, None, None]:
+        """As `retrieve`, a layer at a time: the k-th `next` copies the k-th layer, the one behind the last of them lets go of
+        the chunks, and another one gives the mask.  Raises ValueError at once."""
+        call = self._call(tokens, mask, kwargs)
+        return self._retrieve(call, _each(call.pages.layers))
+
+    def clear(
+        self,
+        tokens: Tokens = None,
+        locations: Sequence[str] | None = None,
+        request_configs: dict[str, Any] | None = None,
+    ) -> int:
+        """Drop what is in memory and not in use, everything or the chunks of these tokens; other tiers keep what they have.
+        Returns the objects."""
+        if locations is not None and TIERS[0] not in locations:
+            raise ValueError(f"locations: only {TIERS[0]} can be cleared, and others keep what they have")
+        if tokens is None:
+            return self._cache.storage.clear(force=False)
+        prompt = self._prompts.of_tokens(tokens, request_configs)
+        return self._cache.control.cache.drop(prompt.space.space, prompt.hashes, force=False)[0]
+
+    def set_hot_cache(self, enabled: bool) -> None:
+        """Whether memory keeps chunks.  Without, it is a buffer for the other tiers, and where there are none nothing is
+        stored; what it has is dropped."""
+        if self._has_tiers:
+            store, prefetch = ("default", "retain") if enabled else ("skip_l1", "default")
+            self._cache.control.settings.change({"l2_store_policy": store, "l2_prefetch_policy": prefetch})
+        else:
+            self._is_hot = enabled
+        if not enabled:
+            self.clear()
 
     def freeze(self, enabled: bool) -> None:
         """While frozen, nothing is stored and lookups see memory only."""
@@ -169,11 +189,11 @@ class LMCacheEngine:
     # --- about it
 
     def is_healthy(self) -> bool:
-        return self._cache.healthy
+        return not self._is_closed and self._cache.healthy
 
     def health(self) -> int:
         """0 where it is healthy."""
-        return 0 if self._cache.healthy else 1
+        return 0 if self.is_healthy() else 1
 
     def status(self) -> dict[str, Any]:
         """As `/status` of a server."""
@@ -181,10 +201,18 @@ class LMCacheEngine:
 
     def close(self, drain_seconds: float = 10.0) -> bool:
         """Write what is on its way to other tiers, and give everything back.  False when not all of it was written in time.
-        Closing it again does nothing."""
-        return self._cache.close(drain_seconds)
+        Closing it again does nothing; every other call raises LMCacheError then."""
+        is_written = self._opened.close(drain_seconds)
+        self._is_closed = True
+        return is_written
 
     # --- inside
+
+    @property
+    def _cache(self) -> LocalCache:
+        if self._is_closed:
+            raise LMCacheError("this engine is closed")
+        return self._opened
 
     @property
     def _chunk_tokens(self) -> int:
@@ -195,39 +223,66 @@ class LMCacheEngine:
             raise ValueError("this engine has no connector to a KV cache; give one, made by CreateGPUConnector")
         return self.gpu_connector
 
-    def _call(self, tokens: Tokens, kwargs: dict[str, Any]) -> tuple[_Prompt, Any, PagedConnector]:
-        slots = kwargs.pop("slot_mapping", None)
-        self.post_init(kwargs.pop("kvcaches", None))
-        prompt = self._prompt(tokens, kwargs.pop("request_configs", None))
-        kwargs.pop("req_id", None)
-        if kwargs:
-            raise ValueError(f"unknown argument '{next(iter(kwargs))}'; known: slot_mapping, kvcaches, request_configs")
+    def _call(self, tokens: Tokens, mask: Any, kwargs: dict[str, Any]) -> _Call:
+        if unknown := kwargs.keys() - _ARGUMENTS:
+            raise ValueError(f"unknown argument '{min(unknown)}'; known: {', '.join(_ARGUMENTS)}")
+        slots, hashes, configs = (kwargs.get(name) for name in ("slot_mapping", "hashes", "request_configs"))
+        self.post_init(kwargs.get("kvcaches"))
+        if hashes is None:
+            prompt = self._prompts.of_tokens(tokens, configs)
+        else:
+            prompt = self._prompts.of_hashes(hashes, kwargs.get("offsets"), configs)
         if slots is None:
             raise ValueError("slot_mapping is missing: the slot of each token in the KV cache")
-        if len(slots) < len(prompt.hashes) * self._chunk_tokens:
+        if len(slots) < prompt.end:
             raise ValueError(f"slot_mapping has {len(slots)} slots for {prompt.tokens} tokens; it has one for each")
-        return prompt, slots, self._pages()
+        return _Call(prompt, slots, self._pages(), self.token_database.first_chunk(mask, prompt.tokens))
 
-    def _prompt(self, tokens: Tokens, request_configs: dict[str, Any] | None) -> _Prompt:
-        salt = str((request_configs or {}).get(SALT, ""))
+    def _store(self, call: _Call, steps: Sequence[range | None]) -> Generator[None, None, None]:
+        """Copies one step for each `next`, and publishes behind the last."""
+        prompt, first = call.prompt, call.first
+        storage, hashes = self._cache.storage, prompt.hashes[first:] if self._is_hot else ()
+        references, indexes = storage.reserve(_WORKER, prompt.space, hashes, may_wait=lambda: True)
+        chunks = [first + each for each in indexes]
         try:
-            hashes = self.token_database.chunk_hashes(tokens, salt)
-        except LMCacheError as error:
-            raise ValueError(str(error)) from None
-        return _Prompt(self._space(salt, tags_of(request_configs)), len(tokens), hashes)
+            for layers in steps:
+                if chunks:
+                    call.pages.to_objects(call.slots, chunks, prompt.end, self._addresses(references), layers)
+                yield
+        except BaseException:
+            if chunks:
+                storage.discard(references)
+            raise
+        if chunks:
+            storage.publish(references, chunks[0], self._name())
+        done = indexes[-1] + 1 if indexes else 0
+        if done < len(hashes) and not self._frozen and not self._are_there(prompt.space, hashes[done:], first + done):
+            logger.warning("Local cpu memory under pressure, partial store")
+        yield
 
-    def _space(self, salt: str, tags: tuple[tuple[str, str], ...]) -> StoredSpace:
-        about = self.metadata
-        layout = self._layout()
-        rank = pack_kv_rank(about.world_size, 0 if about.use_mla else about.worker_id)
-        model = tagged_model(about.model_name, tags)
-        space = KeySpace(model, rank, 0, salt, self._chunk_tokens, self._chain, layout.fingerprint)
-        return StoredSpace(space, layout.payload_bytes)
+    def _retrieve(self, call: _Call, steps: Sequence[range | None]) -> Generator[Any, None, None]:
+        """Copies one step for each `next`, lets go behind the last, and then gives the mask."""
+        prompt, first, size = call.prompt, call.first, self.token_database.chunk_size
+        name, storage, begin = self._name(), self._cache.storage, first * size
+        references: SlotReferences | None = None
+        try:
+            end = begin + self._worthwhile(self._find(_CALLS, name, prompt, first))
+            chunks = range(first, -(-end // size))
+            if chunks:
+                named = prompt.hashes[chunks.start : chunks.stop]
+                references = storage.acquire(_WORKER, name, prompt.space, named, first)
+            for layers in steps:
+                if references is not None:
+                    call.pages.from_objects(call.slots, chunks, end, self._addresses(references), layers)
+                yield None
+        finally:
+            if references is not None:
+                storage.release(references)
+            storage.end_lookup(_CALLS, name)
+        yield None
+        yield _mask(prompt.tokens, begin, end if references is not None else begin)
 
-    def _layout(self) -> ChunkLayout:
-        return self.gpu_connector.layout if self.gpu_connector else layout_of(self.metadata, self._chunk_tokens)
-
-    def _find(self, connection: bytes, name: str, prompt: _Prompt, first: int) -> int:
+    def _find(self, connection: bytes, name: str, prompt: Prompt, first: int) -> int:
         """Tokens of the chunks from `first` on that are there, and are held until this lookup ends."""
         hashes = prompt.hashes[first:]
         if not hashes:
@@ -238,7 +293,8 @@ class LMCacheEngine:
         found = storage.lookup_result(connection, name)
         if found is None:
             found = self._wait(connection, name)
-        return found * self._chunk_tokens
+        begin = first * self._chunk_tokens
+        return min(begin + found * self._chunk_tokens, prompt.end) - begin if found else 0
 
     def _wait(self, connection: bytes, name: str) -> int:
         answers: list[int] = []
@@ -253,18 +309,6 @@ class LMCacheEngine:
         if not is_over.wait(float(self.config.blocking_timeout_secs) + _WAIT_SHARE):
             logger.warning("a lookup was not answered in time and counts as a miss name=%s", name)
         return answers[0] if answers else 0
-
-    def _load(self, name: str, prompt: _Prompt, slots: Any, pages: PagedConnector, chunks: range) -> int:
-        storage = self._cache.storage
-        hashes = prompt.hashes[chunks.start : chunks.stop]
-        references = storage.acquire(_WORKER, name, prompt.space, hashes, chunks.start)
-        if references is None:
-            return 0
-        try:
-            pages.from_objects(slots, chunks, self._addresses(references))
-        finally:
-            storage.release(references)
-        return len(chunks) * self._chunk_tokens
 
     def _are_there(self, space: StoredSpace, hashes: Sequence[bytes], first: int) -> bool:
         references = self._cache.storage.acquire(_WORKER, self._name(), space, hashes, first)
@@ -281,6 +325,10 @@ class LMCacheEngine:
 
     def _name(self) -> str:
         return f"call-{next(self._numbers)}"
+
+
+def _each(layers: int) -> list[range | None]:
+    return [range(layer, layer + 1) for layer in range(layers)]
 
 
 def _check_tiers(search_range: Sequence[str] | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from lmcache_client import ITEM_BYTES, ChunkLayout, ObjectLayout
 from lmcache_engine.config import LMCacheEngineConfig
 from lmcache_engine.metadata import LMCacheMetadata
 from lmcache_kv_layout import (
+    NO_BLOCK,
     LayoutHints,
     ObjectGroupPlan,
     PageCopier,
@@ -29,6 +32,8 @@ class EngineType(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
     TRTLLM = "trtllm"
+    MOCK = "mock"
+    """Of no engine: for tests of what is around a KV cache, without one."""
 
 
 def CreateGPUConnector(  # noqa: N802 - engines call it so
@@ -39,7 +44,8 @@ def CreateGPUConnector(  # noqa: N802 - engines call it so
 ) -> PagedConnector:
     """The connector for this engine's tensors.  Raises ValueError for an engine or hints that are not known."""
     hints = layout_hints if isinstance(layout_hints, LayoutHints) else LayoutHints(**(layout_hints or {}))
-    return PagedConnector(config.chunk_size, metadata, EngineType(engine), hints)
+    kind = MockConnector if EngineType(engine) is EngineType.MOCK else PagedConnector
+    return kind(config.chunk_size, metadata, EngineType(engine), hints)
 
 
 def layout_of(metadata: LMCacheMetadata, chunk_tokens: int) -> ChunkLayout:
@@ -60,8 +66,11 @@ class _Pages(NamedTuple):
 
 
 class PagedConnector:
-    """Copies whole chunks between pages in the host's memory and objects.  `register` comes before anything is copied; one
+    """Copies chunks between pages in the host's memory and objects.  `register` comes before anything is copied; one
     thread at a time."""
+
+    suffix = ""
+    """Of the model name of what is copied."""
 
     def __init__(self, chunk_tokens: int, metadata: LMCacheMetadata, engine: EngineType, hints: LayoutHints) -> None:
         self._chunk_tokens, self._metadata, self._engine, self._hints = chunk_tokens, metadata, engine, hints
@@ -74,6 +83,22 @@ class PagedConnector:
         if self._pages is not None:
             return self._pages.plan.layout
         return layout_of(self._metadata, self._chunk_tokens)
+
+    @property
+    def block_tokens(self) -> int:
+        """What a last chunk has a whole number of; a chunk's tokens where it has to be whole, and before there are tensors."""
+        groups = self._pages.groups if self._pages else ()
+        if not groups or any(group.recurrent for group in groups):
+            return self._chunk_tokens
+        return math.lcm(*(group.tokens_per_block for group in groups))
+
+    @property
+    def layers(self) -> int:
+        """Raises ValueError where they cannot be copied one by one."""
+        groups = self._registered().groups
+        if len(groups) > 1:
+            raise ValueError(f"layers of {len(groups)} shapes cannot be copied one by one: use store and retrieve")
+        return groups[0].layers
 
     def register(self, kvcaches: Any) -> None:
         """Take the engine's tensors: a sequence or a mapping of them, layer by layer, each a tensor or the planes of one.
@@ -91,41 +116,52 @@ class PagedConnector:
         bases = tuple(tuple(views.addresses[storage] + offset for storage, offset in group.bases) for group in groups)
         self._pages = _Pages(tensors, groups, bases, plan)
 
-    def to_objects(self, slots: Any, chunks: Sequence[int], objects: Sequence[int]) -> None:
+    def to_objects(
+        self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
+    ) -> None:
         """Copy these chunks of a prompt into objects at these addresses.  `slots`: of each token of the prompt, its place in
-        the KV cache.  Raises ValueError, with nothing copied, for slots that are not whole blocks of the cache."""
-        for pages, bases, blocks, offset in self._jobs(slots, chunks):
-            self._copier.gather(pages, bases, blocks, [each + offset for each in objects])
+        the KV cache.  `end`: behind the last token that is copied; the object has zeros there.  `layers`: only these.  Raises
+        ValueError, with nothing copied, for slots that are not whole blocks of the cache."""
+        for pages, bases, blocks, offset in self._jobs(slots, chunks, end):
+            self._copier.gather(pages, bases, blocks, [each + offset for each in objects], layers=layers)
 
-    def from_objects(self, slots: Any, chunks: Sequence[int], objects: Sequence[int]) -> None:
+    def from_objects(
+        self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
+    ) -> None:
         """The other way round."""
-        for pages, bases, blocks, offset in self._jobs(slots, chunks):
-            self._copier.scatter(pages, bases, blocks, [each + offset for each in objects])
+        for pages, bases, blocks, offset in self._jobs(slots, chunks, end):
+            self._copier.scatter(pages, bases, blocks, [each + offset for each in objects], layers=layers)
 
-    def _jobs(self, slots: Any, chunks: Sequence[int]) -> list[tuple[PagedGroup, Sequence[int], list[int], int]]:
-        pages = self._pages
-        if pages is None:
+    def _registered(self) -> _Pages:
+        if self._pages is None:
             raise ValueError("no KV cache is registered: give kvcaches= to post_init, store or retrieve")
-        places = _integers(slots)
+        return self._pages
+
+    def _jobs(
+        self, slots: Any, chunks: Sequence[int], end: int
+    ) -> list[tuple[PagedGroup, Sequence[int], list[int], int]]:
+        pages, places = self._registered(), _integers(slots)
         return [
-            (group, bases, self._blocks(group, places, chunks), region.offset)
+            (group, bases, self._blocks(group, places, chunks, end), region.offset)
             for group, bases, region in zip(pages.groups, pages.bases, pages.plan.regions, strict=True)
         ]
 
-    def _blocks(self, group: PagedGroup, slots: NDArray[np.int64], chunks: Sequence[int]) -> list[int]:
-        """The blocks that hold these chunks, in order."""
-        size, end = self._chunk_tokens, (max(chunks, default=-1) + 1) * self._chunk_tokens
+    def _blocks(self, group: PagedGroup, slots: NDArray[np.int64], chunks: Sequence[int], end: int) -> list[int]:
+        """The blocks that hold these chunks, in order, and none for what the last one lacks."""
+        size = self._chunk_tokens
+        end = min(end, (max(chunks, default=-1) + 1) * size)
         if len(slots) < end:
             raise ValueError(f"slot_mapping has {len(slots)} slots for {end} tokens; it has one for each")
         block = group.tokens_per_block
-        rows = np.concatenate([slots[each * size : (each + 1) * size] for each in chunks]).reshape(-1, block)
+        there = [slots[each * size : min((each + 1) * size, end)] for each in chunks]
+        rows = np.concatenate(there).reshape(-1, block)
         first = rows[:, :1]
         if ((first % block != 0) | (rows != first + np.arange(block))).any():
             raise ValueError(f"slot_mapping: each {block} slots of a chunk are one block of the KV cache, in order")
         found = first[:, 0] // block
         if found.min() < 0 or found.max() >= group.blocks:
             raise ValueError(f"slot_mapping: blocks {found.min()} to {found.max()}; the KV cache has {group.blocks}")
-        return [int(each) for each in found]
+        return [*map(int, found), *[NO_BLOCK] * (len(chunks) * (size // block) - len(found))]
 
     def _check(self, groups: Sequence[PagedGroup], plan: ObjectGroupPlan) -> None:
         about = self._metadata
@@ -137,6 +173,34 @@ class PagedConnector:
                 f"{plan.layout.payload_bytes} bytes a chunk; the metadata says {about.dtype_name} of kv_shape "
                 f"{about.kv_shape}, which is {wanted}"
             )
+
+
+class MockConnector(PagedConnector):
+    """Has no KV cache: objects are zeros, and under names that no other connector has."""
+
+    suffix = "##mock"
+
+    @property
+    def block_tokens(self) -> int:
+        return 1
+
+    @property
+    def layers(self) -> int:
+        return self._metadata.kv_shape[0]
+
+    def register(self, kvcaches: Any) -> None:
+        """Whatever they are."""
+
+    def to_objects(
+        self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
+    ) -> None:
+        for address in objects:
+            ctypes.memset(address, 0, self.layout.payload_bytes)
+
+    def from_objects(
+        self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
+    ) -> None:
+        """Nothing is there to copy to."""
 
 
 class _Views:
