@@ -28,7 +28,7 @@ def read_catalogue(root: Path = ROOT) -> dict[str, Any]:
     """`plugins`: distribution by name; `offers`: distribution by "kind:name"; `operations`: "kind:name" of the request module
     that answers each; `settings`: name, flag, plugin and distribution of each setting."""
     found: dict[str, Any] = {"plugins": {}, "offers": {}, "operations": {}, "settings": {}}
-    for file in sorted(root.glob("plugins/*/pyproject.toml")):
+    for file in sorted([*root.glob("plugins/*/pyproject.toml"), *root.glob("engines/*/pyproject.toml")]):
         project = tomllib.loads(file.read_text()).get("project", {})
         for plugin, module in project.get("entry-points", {}).get(_GROUP, {}).items():
             source = file.parent / "src" / Path(*module.split(".")).with_suffix(".py")

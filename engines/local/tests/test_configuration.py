@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from lmcache_client import ConfigError
 from lmcache_core import open_local
 from lmcache_engine import CacheEngineKey, LayerCacheEngineKey, LMCacheEngineConfig
-from lmcache_engine.migrate_config import key_table, main, migrate
+from lmcache_engine.migrate_config import key_table, migrate, migrated
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,7 +40,7 @@ def test_variables_are_over_the_file_and_arguments_over_both(tmp_path: Path) -> 
         ({"remote_serde": "cachegen"}, "int8, int4"),
         ({"enable_pd": True}, "lmcache-pd"),
         ({"enable_xpyd": True}, "'enable_pd' is True"),
-        ({"save_unfull_chunk": True}, "whole chunks"),
+        ({"retrieve_locations": "LocalDiskBackend"}, "asked in their order"),
         ({"extra_config": "[]"}, "keys and values"),
     ],
 )
@@ -52,6 +54,9 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> 
     [
         ({"remote_url": "lm://host:1"}, "not supported"),
         ({"remote_url": "nope"}, "understood are"),
+        ({"remote_url": "s3://kvcache"}, "no s3_region"),
+        ({"remote_url": "mooncake://master:1"}, "local_hostname"),
+        ({"remote_url": "mooncake://", "extra_config": {"local_hostname": "me"}}, "host:port of its master"),
         ({"cache_policy": "best"}, "one of LRU, LFU, FIFO, MRU"),
         ({"extra_config": {"server": 3}}, "settings of `lmcache server`"),
     ],
@@ -96,18 +101,83 @@ def test_a_configuration_is_migrated_with_a_line_for_each_key(
 ) -> None:
     file = tmp_path / "v1.yaml"
     file.write_text("chunk_size: 128\nmax_local_cpu_size: 2\nremote_url: redis://me:hidden@host:6379\n")
-    assert main([str(file), "--workers", "4", "--format", "json"], {}) == 0
+    assert migrated([str(file), "--workers", "4", "--format", "json"], {}) == 0
     written = capsys.readouterr().out
     found = json.loads(written)
     assert found["settings"]["l1_size_gb"] == 8
     assert [row["outcome"] for row in found["keys"]] == ["mapped"] * 3
     assert "LMCacheNodeConnector" in written
     assert "hidden" not in written
-    assert main([str(file), "--to", "in-process"], {"LMCACHE_ENABLE_P2P": "true"}) == 1
+    assert migrated([str(file), "--to", "in-process"], {"LMCACHE_ENABLE_P2P": "true"}) == 1
     assert "lmcache-p2p" in capsys.readouterr().out
     file.write_text("[")
-    assert main([str(file)], {}) == 2
-    assert main([str(tmp_path / "none.yaml")], {}) == 2
+    assert migrated([str(file)], {}) == 2
+    assert migrated([str(tmp_path / "none.yaml")], {}) == 2
+    with pytest.raises(ConfigError, match="--workers must be 1 or more"):
+        migrated(["--workers", "0"], {})
+
+
+def test_the_command_is_a_word_of_lmcache(tmp_path: Path) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text("chunk_size: 128\nenable_pd: true\n")
+    command = [sys.executable, "-c", "from lmcache_core.app.cli import main; raise SystemExit(main())"]
+    done = subprocess.run(
+        [*command, "migrate-config", str(file)], capture_output=True, text=True, timeout=60, env={"PATH": ""}
+    )
+    assert done.returncode == 1, done.stderr
+    assert "chunk_size: 128" in done.stdout
+    assert "lmcache-pd" in done.stdout
+
+
+def test_a_server_that_looks_for_plugins_imports_nothing_of_an_engine() -> None:
+    script = (
+        "import sys, lmcache_engine.plugin; print([each for each in ('numpy', 'torch', 'yaml') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("url", "extra", "adapter"),
+    [
+        (
+            "s3://kvcache",
+            {"s3_region": "eu-west-1", "other": 1},
+            {"s3_endpoint": "s3://kvcache", "s3_region": "eu-west-1"},
+        ),
+        (
+            "s3://kvcache.s3.eu-west-1.amazonaws.com/",
+            {"s3_region": "eu-west-1", "s3_file_prefix": "a/b"},
+            {"s3_endpoint": "kvcache.s3.eu-west-1.amazonaws.com", "s3_region": "eu-west-1", "prefix": "a/b/"},
+        ),
+        (
+            "s3://minio:9000/kvcache",
+            {"s3_region": "x", "disable_tls": True},
+            {"s3_endpoint": "minio:9000/kvcache", "s3_region": "x", "disable_tls": True},
+        ),
+        (
+            "mooncakestore://master:50051/?x=1",
+            {"local_hostname": "me", "protocol": "tcp", "device_name": "mlx5_0"},
+            {
+                "master_server_addr": "master:50051",
+                "local_hostname": "me",
+                "protocol": "tcp",
+                "rdma_devices": "mlx5_0",
+            },
+        ),
+    ],
+)
+def test_remote_urls_name_adapters_with_settings_that_these_have(
+    url: str, extra: dict[str, Any], adapter: dict[str, Any]
+) -> None:
+    settings = LMCacheEngineConfig({"remote_url": url, "extra_config": extra}).server
+    (found,) = settings["l2_adapter"]
+    kind = found.pop("type")
+    assert (kind, found) == ("s3" if url.startswith("s3") else "mooncake_store", adapter)
+    assert kind in settings["plugins"]
+    module = "lmcache_l2_s3.config" if kind == "s3" else "lmcache_l2_mooncake.config"
+    model = pytest.importorskip(module)
+    getattr(model, "S3Settings" if kind == "s3" else "MooncakeSettings").model_validate(found)
 
 
 def test_what_is_impossible_is_left_out_of_the_settings() -> None:

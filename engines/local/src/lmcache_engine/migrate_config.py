@@ -1,11 +1,10 @@
-"""From a configuration of the public package to this one: `python -m lmcache_engine.migrate_config [FILE]`.
+"""From a configuration of the public package to this one: `lmcache migrate-config [FILE]`.
 
 Reads the file, or the one that LMCACHE_CONFIG_FILE names, and the LMCACHE_* variables over it.  Ends with 0; 1 where
 something is impossible here; 2 where the configuration cannot be read.  Changes nothing, and shows no secret."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from lmcache_client.errors import ConfigError
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_engine.config import FILE_VARIABLE, LMCacheEngineConfig, read_file, variables
 from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
 
@@ -105,22 +105,45 @@ def key_table() -> str:
     return "\n".join(("| Key | Default | Here | |", "|---|---|---|---|", *rows))
 
 
-def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    parser = argparse.ArgumentParser("python -m lmcache_engine.migrate_config", description=__doc__.partition("\n")[0])
-    parser.add_argument(
+def parser() -> CommandParser:
+    made = CommandParser(
+        "lmcache migrate-config", "Translate a configuration of the public package, with a line for each key."
+    )
+    made.add_argument(
         "file", nargs="?", type=Path, help="the YAML file (default: the one that LMCACHE_CONFIG_FILE names)"
     )
-    parser.add_argument("--to", choices=("server", "in-process"), default="server")
-    parser.add_argument("--workers", type=int, default=1, help="workers of an engine on the machine (default: 1)")
-    parser.add_argument("--format", choices=("text", "json", "yaml"), default="text")
-    asked = parser.parse_args(arguments)
+    made.add_argument(
+        "--to",
+        choices=("server", "in-process"),
+        default="server",
+        help="a server of the node, or the engine's own process (default: %(default)s)",
+    )
+    made.add_argument(
+        "--workers", metavar="N", type=int, default=1, help="workers of an engine on the machine (default: %(default)s)"
+    )
+    made.add_argument(
+        "--format", choices=("text", "json", "yaml"), default="text", help="of what is printed (default: %(default)s)"
+    )
+    return made
+
+
+def run(arguments: Sequence[str], context: CommandContext | None = None) -> int:
+    """Returns the exit code.  Raises ConfigError for an argument that is none."""
+    return migrated(arguments, os.environ)
+
+
+def migrated(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """As `run`, with these variables."""
+    asked = parser().parse_all(arguments)
+    if asked.workers < 1:
+        raise ConfigError(f"--workers must be 1 or more, not {asked.workers}")
     path = asked.file or environment.get(FILE_VARIABLE)
     try:
         given = {**(read_file(Path(path)) if path else {}), **variables(environment)}
     except ConfigError as error:
         print(f"migrate-config: {masked(str(error))}", file=sys.stderr)
         return UNREADABLE
-    found = migrate(given, asked.to, max(1, asked.workers))
+    found = migrate(given, asked.to, asked.workers)
     print(_written(found, asked.format))
     return OK if found.is_possible else IMPOSSIBLE
 
@@ -144,5 +167,4 @@ def _written(found: Migration, form: str) -> str:
     )
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+COMMAND: Final = Command(run, lambda: [parser()])

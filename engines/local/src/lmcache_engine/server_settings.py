@@ -11,7 +11,18 @@ from urllib.parse import urlsplit
 from lmcache_client.errors import ConfigError
 
 POLICIES: Final = ("LRU", "LFU", "FIFO", "MRU")
-_SCHEMES: Final = "redis, rediss, unix, valkey, s3, file and fs"
+_SCHEMES: Final = "redis, rediss, unix, valkey, s3, mooncake, mooncakestore, file and fs"
+_S3: Final = (
+    "s3_region",
+    "s3_num_io_threads",
+    "s3_prefer_http2",
+    "s3_enable_s3express",
+    "disable_tls",
+    "aws_access_key_id",
+    "aws_secret_access_key",
+)
+_MOONCAKE: Final = ("local_hostname", "metadata_server", "protocol", "global_segment_size", "local_buffer_size")
+"""Of `extra_config`, with the same meaning here."""
 
 
 class Adapter(NamedTuple):
@@ -45,14 +56,14 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
         settings["l1_numa"] = "local" if values["numa_mode"] == "auto" else values["numa_mode"]
     if values["lmcache_instance_id"]:
         settings["instance_id"] = values["lmcache_instance_id"]
-    if adapters:
+    own = (values["extra_config"] or {}).get("server") or {}
+    if not isinstance(own, Mapping):
+        raise ConfigError("'extra_config.server' has settings of `lmcache server` by name, such as l1_numa: interleave")
+    if adapters or own.get("l2_adapter"):
         settings["l2_prefetch_policy"] = "retain"
         plugins.append("policies")
         if not values["local_cpu"]:
             settings["l2_store_policy"] = "skip_l1"
-    own = (values["extra_config"] or {}).get("server") or {}
-    if not isinstance(own, Mapping):
-        raise ConfigError("'extra_config.server' has settings of `lmcache server` by name, such as l1_numa: interleave")
     plugins += own.get("plugins", ())
     return {**settings, **own, "plugins": list(dict.fromkeys(plugins))}
 
@@ -62,7 +73,7 @@ def _adapters(values: Mapping[str, Any]) -> list[Adapter]:
     if values["local_disk"] and values["max_local_disk_size"]:
         found.append(_disk(values))
     if values["remote_url"]:
-        found.append(remote(values["remote_url"]))
+        found.append(remote(values["remote_url"], values["extra_config"] or {}))
     return found
 
 
@@ -81,37 +92,68 @@ def _files(folder: Path, more: Mapping[str, Any]) -> Adapter:
     return Adapter(kind, {"type": kind, "base_path": str(folder), **more})
 
 
-def remote(url: str) -> Adapter:
-    """The adapter for a `remote_url`.  Raises ConfigError for a scheme without one."""
+def remote(url: str, extra: Mapping[str, Any]) -> Adapter:
+    """The adapter for a `remote_url`.  `extra`: the keys of `extra_config`.  Raises ConfigError for a scheme without one, and
+    where something is missing."""
     scheme, colon, _ = url.partition("://")
     read = _REMOTE.get(scheme) if colon else None
     if read is None:
         raise ConfigError(f"'remote_url' is '{scheme}{colon}...': {_OTHERS.get(scheme, f'understood are {_SCHEMES}')}")
-    return read(url)
+    return read(url, extra)
 
 
-def _redis(url: str) -> Adapter:
+def _redis(url: str, extra: Mapping[str, Any]) -> Adapter:
     return Adapter(
         "redis", {"type": "redis", "url": "redis" + url[len("valkey") :] if url.startswith("valkey:") else url}
     )
 
 
-def _shared_files(url: str) -> Adapter:
+def _shared_files(url: str, extra: Mapping[str, Any]) -> Adapter:
     return _files(Path(urlsplit(url).path), {})
 
 
-_REMOTE: Final[Mapping[str, Callable[[str], Adapter]]] = {
+def _s3(url: str, extra: Mapping[str, Any]) -> Adapter:
+    """A bucket of AWS, or a host, which has a port, a path or the name of AWS."""
+    host = url.partition("://")[2].rstrip("/")
+    is_host = ".amazonaws.com" in host or ":" in host or "/" in host
+    settings = {"type": "s3", "s3_endpoint": host if is_host else f"s3://{host}", **_taken(extra, _S3)}
+    if "s3_region" not in settings:
+        raise ConfigError("'remote_url' is 's3://...': extra_config has no s3_region, with which requests are signed")
+    if prefix := str(extra.get("s3_file_prefix") or "").strip("/"):
+        settings["prefix"] = f"{prefix}/"
+    return Adapter("s3", settings)
+
+
+def _mooncake(url: str, extra: Mapping[str, Any]) -> Adapter:
+    """The address is that of the master."""
+    master = urlsplit(url).netloc
+    settings = {"type": "mooncake_store", "master_server_addr": master, **_taken(extra, _MOONCAKE)}
+    if not master or "local_hostname" not in settings:
+        raise ConfigError(
+            "'remote_url' of a Mooncake Store is mooncakestore://host:port of its master, and extra_config has "
+            "local_hostname: under which name or address its members reach this machine"
+        )
+    if device := extra.get("device_name"):
+        settings["rdma_devices"] = device
+    return Adapter("mooncake_store", settings)
+
+
+def _taken(extra: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: extra[name] for name in names if extra.get(name) is not None}
+
+
+_REMOTE: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Adapter]]] = {
     "redis": _redis,
     "rediss": _redis,
     "unix": _redis,
     "valkey": _redis,
+    "s3": _s3,
+    "mooncake": _mooncake,
+    "mooncakestore": _mooncake,
     "file": _shared_files,
     "fs": _shared_files,
 }
 _OTHERS: Final = {
     "lm": "the server of this protocol is not supported; run `lmcache server` there and use lmcache-p2p, or a Redis",
     "infinistore": "it is not supported; use redis, s3 or mooncake_store",
-    "s3": "name the bucket in extra_config.server: l2_adapter, type s3",
-    "mooncake": "name it in extra_config.server: l2_adapter, type mooncake_store",
-    "mooncakestore": "name it in extra_config.server: l2_adapter, type mooncake_store",
 }
