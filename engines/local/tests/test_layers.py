@@ -37,7 +37,7 @@ def test_layers_arrive_one_by_one_and_chunks_are_visible_when_all_are_there() ->
             assert next(loading) is None
             assert torch.equal(kv[layer][ELSEWHERE.start : ELSEWHERE.start + WHOLE], right[layer][:WHOLE])
         assert next(loading) is None
-        assert engine.clear() == 4, "let go of behind the last layer"
+        assert engine.clear() == 4, "released behind the last layer"
         assert next(loading).tolist() == [True] * 4 * CHUNK + [False] * 5
         assert not kv[0][ELSEWHERE.start + WHOLE].any()
 
@@ -66,7 +66,7 @@ def test_a_store_that_is_dropped_half_way_gives_its_slots_back(steps: int, end: 
 
 
 @pytest.mark.parametrize("steps", range(LAYERS + 2))
-def test_a_retrieve_that_is_dropped_half_way_lets_go(steps: int) -> None:
+def test_a_retrieve_that_is_dropped_half_way_releases_all(steps: int) -> None:
     kv = kv_cache()
     fill(kv, THERE, TOKENS)
     with opened(kv) as engine:

@@ -61,6 +61,6 @@ def test_tails_are_whole_blocks_and_prompts_of_less_have_none() -> None:
 def test_a_token_that_marks_what_is_missing_is_refused() -> None:
     with (
         opened(kv_cache(), save_unfull_chunk=True) as engine,
-        pytest.raises(ValueError, match="is no token of a model"),
+        pytest.raises(ValueError, match="cannot be a model"),
     ):
         engine.lookup([1] * BLOCK + [PADDING] * BLOCK)

@@ -147,7 +147,7 @@ class LMCacheEngine:
         return found
 
     def retrieve_layer(self, tokens: Tokens = None, mask: Any = None, **kwargs: Any) -> Generator[Any, None, None]:
-        """As `retrieve`, a layer at a time: the k-th `next` copies the k-th layer, the one behind the last of them lets go of
+        """As `retrieve`, a layer at a time: the k-th `next` copies the k-th layer, the one behind the last of them releases
         the chunks, and another one gives the mask.  Raises ValueError at once."""
         call = self._call(tokens, mask, kwargs)
         return self._retrieve(call, _each(call.pages.layers))
@@ -261,7 +261,7 @@ class LMCacheEngine:
         yield
 
     def _retrieve(self, call: _Call, steps: Sequence[range | None]) -> Generator[Any, None, None]:
-        """Copies one step for each `next`, lets go behind the last, and then gives the mask."""
+        """Copies one step for each `next`, releases behind the last, and then gives the mask."""
         prompt, first, size = call.prompt, call.first, self.token_database.chunk_size
         name, storage, begin = self._name(), self._cache.storage, first * size
         references: SlotReferences | None = None

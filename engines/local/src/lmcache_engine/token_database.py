@@ -31,7 +31,7 @@ def token_list(tokens: Tokens) -> list[int]:
             f"tokens are integers in one dimension, not {next(each for each in values if not isinstance(each, int))!r:.80}"
         )
     if PADDING in values:
-        raise ValueError(f"token {PADDING} is no token of a model's: it marks what a last chunk lacks")
+        raise ValueError(f"token {PADDING} cannot be a model's: it marks what a last chunk lacks")
     return values
 
 
