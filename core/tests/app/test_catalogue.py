@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_every_remedy_names_a_distribution_that_there_is() -> None:
-    there_are = {tomllib.loads(file.read_text())["project"]["name"] for file in ROOT.glob("plugins/*/pyproject.toml")}
+    files = [file for folder in ("plugins", "engines") for file in ROOT.glob(f"{folder}/*/pyproject.toml")]
+    there_are = {tomllib.loads(file.read_text())["project"]["name"] for file in files}
     known = catalogue()
     named = {*known.plugins.values(), *known.offers.values(), *(each.distribution for each in known.settings.values())}
     assert named
