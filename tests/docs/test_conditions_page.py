@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs/reference/conditions.md").read_text()
 
 def reported() -> set[str]:
     sources = [*ROOT.glob("core/src/**/*.py"), *ROOT.glob("libs/*/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
-    return {name for source in sources for name in re.findall(r'\bCondition\(\s*"(\w+)"', source.read_text())}
+    return {name for source in sources for name in re.findall(r'Condition\(\s*"(\w+)"', source.read_text())}
 
 
 def test_every_condition_is_listed_and_no_other() -> None:

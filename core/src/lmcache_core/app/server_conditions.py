@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
@@ -46,10 +46,8 @@ def watch_server(parts: Parts) -> None:
     conditions.add(lambda: _memory(parts, growth))
     if settings.l1_shared_memory and parts.tiers.arena.kind == "anonymous_memory":
         conditions.add(_not_shared)
-    conditions.add(lambda: _requests(parts, growth))
-    conditions.add(lambda: _connections(parts, growth))
+    conditions.add(lambda: _growing(parts, growth))
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.registered()))
-    conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
     conditions.add(lambda: (each for seat, _ in parts.guarded_policies() for each in seat.conditions()))
     conditions.add(lambda: _plugins(parts.common.plugins.rows()))
@@ -165,78 +163,67 @@ def _not_shared() -> Iterator[Condition]:
     )
 
 
-def _requests(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    counters = parts.engine_port.requests
-    if refused := growth.of("refused", counters.refused):
-        yield Condition(
-            "requests_refused",
-            Severity.INFO,
-            f"{refused:.0f} requests of engines were refused in the last minute",
-            _LOG_SAYS,
-            "engine port",
-            counts_of(refused=refused),
-        )
-    if dropped := growth.of("dropped", counters.dropped):
-        yield Condition(
-            "requests_dropped",
-            Severity.INFO,
-            f"{dropped:.0f} messages of the last minute could not be answered",
-            "see whether something else than an engine connects to the engine port, or an engine does not read",
-            "engine port",
-            counts_of(dropped=dropped),
-        )
+class _GrowthCondition(NamedTuple):
+    """A condition while a counter of the server grows."""
+
+    name: str
+    severity: Severity
+    read: Callable[[Parts], float]
+    reason: str
+    """Of `{}` in the last minute."""
+    remedy: str
+    subject: str
+    counted: str
 
 
-def _connections(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    connections = parts.engine_port.connections
-    if forbidden := growth.of("forbidden", connections.forbidden):
-        yield Condition(
-            "engines_forbidden",
-            Severity.WARNING,
-            f"{forbidden:.0f} connections of the last minute were refused, because their user may not use this server",
-            "run the engine as the server's user, or name its user with --engine-users; the log says who it is",
-            "engine port",
-            counts_of(connections=forbidden),
-        )
-    if unread := growth.of("unread", parts.engine_port.requests.closed):
-        yield Condition(
-            "engines_not_reading",
-            Severity.WARNING,
-            f"{unread:.0f} connections of the last minute were closed, because they did not read their answers",
-            "see whether an engine is frozen; --send-patience-seconds says how long it may be",
-            "engine port",
-            counts_of(connections=unread),
-        )
-    if refused := growth.of("handshakes refused", connections.refused):
-        yield Condition(
-            "handshakes_refused",
-            Severity.INFO,
-            f"{refused:.0f} connections of the last minute did not speak ZMTP 3",
-            "a web page, a port scanner, or a client with ZeroMQ before 4.0 connects to the engine port",
-            "engine port",
-            counts_of(connections=refused),
-        )
+_GROWING: Final = (
+    _GrowthCondition(
+        "requests_refused", Severity.INFO, lambda parts: parts.engine_port.requests.refused,
+        "{} requests of engines were refused in the last minute", _LOG_SAYS, "engine port", "refused",
+    ),
+    _GrowthCondition(
+        "requests_dropped", Severity.INFO, lambda parts: parts.engine_port.requests.dropped,
+        "{} messages of the last minute could not be answered",
+        "see whether something else than an engine connects to the engine port, or an engine does not read",
+        "engine port", "dropped",
+    ),
+    _GrowthCondition(
+        "engines_forbidden", Severity.WARNING, lambda parts: parts.engine_port.connections.forbidden,
+        "{} connections of the last minute were refused, because their user may not use this server",
+        "run the engine as the server's user, or name its user with --engine-users; the log says who it is",
+        "engine port", "connections",
+    ),
+    _GrowthCondition(
+        "engines_not_reading", Severity.WARNING, lambda parts: parts.engine_port.requests.closed,
+        "{} connections of the last minute were closed, because they did not read their answers",
+        "see whether an engine is frozen; --send-patience-seconds says how long it may be",
+        "engine port", "connections",
+    ),
+    _GrowthCondition(
+        "handshakes_refused", Severity.INFO, lambda parts: parts.engine_port.connections.refused,
+        "{} connections of the last minute did not speak ZMTP 3",
+        "a web page, a port scanner, or a client with ZeroMQ before 4.0 connects to the engine port",
+        "engine port", "connections",
+    ),
+    _GrowthCondition(
+        "stores_skipped", Severity.INFO, lambda parts: parts.tiers.store.backlog.refused,
+        "{} objects of the last minute stay in L1 only, because too much waits for L2",
+        "see `lmcache status` for the slowest adapter; --l2-store-max-backlog-gb says how much may wait",
+        "store", "objects",
+    ),
+    _GrowthCondition(
+        "loads_late", Severity.INFO, lambda parts: parts.tiers.prefetch.timed_out,
+        "{} lookups of the last minute were answered before L2 had loaded everything",
+        "--lookup-timeout-seconds says how long they may take", "prefetch", "lookups",
+    ),
+)  # fmt: skip
 
 
-def _work(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    if refused := growth.of("store refused", parts.tiers.store.backlog.refused):
-        yield Condition(
-            "stores_skipped",
-            Severity.INFO,
-            f"{refused:.0f} objects of the last minute stay in L1 only, because too much waits for L2",
-            "see `lmcache status` for the slowest adapter; --l2-store-max-backlog-gb says how much may wait",
-            "store",
-            counts_of(objects=refused),
-        )
-    if late := growth.of("loads late", parts.tiers.prefetch.timed_out):
-        yield Condition(
-            "loads_late",
-            Severity.INFO,
-            f"{late:.0f} lookups of the last minute were answered before L2 had loaded everything",
-            "--lookup-timeout-seconds says how long they may take",
-            "prefetch",
-            counts_of(lookups=late),
-        )
+def _growing(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    for each in _GROWING:
+        if recent := growth.of(each.name, each.read(parts)):
+            reason, counts = each.reason.format(int(recent)), counts_of(**{each.counted: recent})
+            yield Condition(each.name, each.severity, reason, each.remedy, each.subject, counts)
 
 
 def _adapters(parts: Parts, watch: AdapterWatch) -> Iterator[Condition]:

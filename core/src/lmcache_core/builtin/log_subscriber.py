@@ -61,14 +61,12 @@ class LogSubscriber(Subscriber):
         self._newest_reject: dict[Kind, ObjectRejected] = {}
 
     def batch_done(self) -> None:
-        self._drops.write_due()
-        self._refusals.write_due()
-        self._rejects.write_due()
+        for each in (self._drops, self._refusals, self._rejects):
+            each.write_due()
 
     def close(self) -> None:
-        self._drops.flush()
-        self._refusals.flush()
-        self._rejects.flush()
+        for each in (self._drops, self._refusals, self._rejects):
+            each.flush()
 
     def subscriptions(self) -> Subscriptions:
         calls: dict[type[Event], Callable[[Any], None]] = {
@@ -110,37 +108,25 @@ def _write(level: int, text: str, event: Event) -> None:
 
 
 def _worker_registered(event: WorkerRegistered) -> None:
-    model = parse_model_name(event.model_name)
     logger.info(
-        "worker registered instance=%d model=%s identity=%s world_size=%d layout=%s shared_memory=%s",
-        event.instance_id,
-        model.served,
-        model.identity or "-",
-        event.world_size,
-        event.layout,
-        event.shared_memory,
-    )
+        "worker registered instance=%d %s world_size=%d layout=%s shared_memory=%s",
+        event.instance_id, _model(event.model_name), event.world_size, event.layout, event.shared_memory,
+    )  # fmt: skip
 
 
 def _worker_left(event: WorkerLeft) -> None:
-    model = parse_model_name(event.model_name)
-    logger.info(
-        "worker left instance=%d model=%s identity=%s reason=%s",
-        event.instance_id,
-        model.served,
-        model.identity or "-",
-        event.reason,
-    )
+    logger.info("worker left instance=%d %s reason=%s", event.instance_id, _model(event.model_name), event.reason)
+
+
+def _model(name: str) -> str:
+    model = parse_model_name(name)
+    return f"model={model.served} identity={model.identity or '-'}"
 
 
 def _leases_expired(event: LeasesExpired) -> None:
     level = logging.WARNING if event.quarantined_slots else logging.DEBUG
-    logger.log(
-        level,
-        "holds passed their deadline dropped_slots=%d quarantined_slots=%d",
-        event.dropped_slots,
-        event.quarantined_slots,
-    )
+    text = "holds passed their deadline dropped_slots=%d quarantined_slots=%d"
+    logger.log(level, text, event.dropped_slots, event.quarantined_slots)
 
 
 def _quota_changed(event: QuotaChanged) -> None:
@@ -151,13 +137,8 @@ def _quota_changed(event: QuotaChanged) -> None:
 
 def _stores_dropped(kind: Kind, amounts: Sequence[int]) -> None:
     (adapter, reason), (objects, object_bytes) = kind, amounts
-    logger.warning(
-        "objects will not reach L2 adapter=%s objects=%d bytes=%d reason=%s",
-        adapter or "any",
-        objects,
-        object_bytes,
-        reason,
-    )
+    text = "objects will not reach L2 adapter=%s objects=%d bytes=%d reason=%s"
+    logger.warning(text, adapter or "any", objects, object_bytes, reason)
 
 
 def _stores_refused(kind: Kind, amounts: Sequence[int]) -> None:
