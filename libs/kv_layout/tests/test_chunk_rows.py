@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from libs.kv_layout.tests.implementations import OF_ROWS
 from libs.kv_layout.tests.reference_pages import ReferencePages, Sizes, expected_objects
@@ -18,13 +19,14 @@ from libs.kv_layout.tests.reference_rows import (
     NUMBERS,
     ORDERS,
     ROUNDING,
+    Bits,
     Cache,
     random_bits,
     table_of,
     turned_exactly,
 )
 from libs.kv_layout.tests.test_round_trips import presentations
-from lmcache_kv_layout import ChunkRows, KVPlaces, LayoutError, Rotary, TensorView
+from lmcache_kv_layout import ChunkRows, KVPlaces, LayoutError, PagedGroup, Rotary, TensorView
 
 FORMATS = (0, 1, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16)
 """Those with K and V of all heads in rows."""
@@ -57,66 +59,161 @@ def rotaries(draw: st.DrawFn, layers: int, size: int) -> list[tuple[float, Rotar
     return found
 
 
-@pytest.mark.parametrize("implementation", OF_ROWS)
-class TestReads:
-    @settings(max_examples=200, deadline=None)
-    @given(cache=caches(), per_object=st.integers(1, 3), seed=st.integers(0, 2**32 - 1), data=st.data())
-    def test_what_is_read_is_what_float64_says(
-        self, implementation: str, cache: Cache, per_object: int, seed: int, data: Any
-    ) -> None:
-        group, pages, dtype = cache.group(), cache.pages, cache.pages.sizes.dtype
-        slots, layers = pages.sizes.slots, pages.sizes.layers
-        blocks = data.draw(st.permutations(range(pages.sizes.blocks)))
-        start = data.draw(st.integers(0, per_object * slots))
-        tokens = range(start, data.draw(st.integers(start, per_object * slots)))
-        target = data.draw(st.integers(0, len(blocks) * slots - len(tokens)))
-        delta = data.draw(st.integers(1 - POSITIONS, POSITIONS - 1))
-        drawn = data.draw(rotaries(layers, cache.size))
-        first = data.draw(st.integers(0, layers))
-        chosen = range(first, data.draw(st.integers(first, layers)))
+@dataclass(frozen=True)
+class Case:
+    """Tokens of a chunk, those of a request's blocks, and how they are moved from one to the other."""
 
-        shape = (2, layers, per_object, slots, pages.sizes.heads, cache.size)
-        stored = random_bits(shape, dtype, seed)
-        (chunk,) = expected_objects(cache.encode(stored), list(range(per_object)), per_object)
-        before = random_bits((2, layers, len(blocks), *shape[3:]), dtype, seed + 1)
-        pages.fill(cache.encode(before))
-        kept, outside = chunk.copy(), pages.outside()
+    cache: Cache
+    per_object: int
+    blocks: list[int]
+    tokens: range
+    target: int
+    delta: int
+    rotaries: list[tuple[float, Rotary | None]]
+    layers: range
+    seed: int
 
-        rows = ChunkRows(group, [rotary for _, rotary in drawn], cache.size, per_object * slots, implementation)  # type: ignore[arg-type]
-        written = rows.read(pages.bases(group), blocks, chunk.ctypes.data, tokens, target, delta, layers=chosen)
+    def rows(self, group: PagedGroup, implementation: str) -> ChunkRows:
+        turned_by, chunk_tokens = (
+            [rotary for _, rotary in self.rotaries],
+            self.per_object * self.cache.pages.sizes.slots,
+        )
+        return ChunkRows(group, turned_by, self.cache.size, chunk_tokens, implementation)  # type: ignore[arg-type]
 
-        found = cache.decode(pages.content())[:, :, blocks]
-        assert np.array_equal(chunk, kept)
-        assert pages.outside() == outside, "bytes between the pages were written"
-        assert written == 2 * len(chosen) * len(tokens) * pages.sizes.heads * cache.size * cache.item.itemsize
-        by_token = (2, layers, -1, *shape[4:])
-        found, stored = found.reshape(by_token), stored.reshape(by_token)
-        expected = before[:, :, blocks].reshape(by_token)
-        there = slice(target, target + len(tokens))
-        taken, changed = slice(start, tokens.stop), slice(first, chosen.stop)
-        expected[1, changed, there] = stored[1, changed, taken]
-        for layer in chosen:
-            base, rotary = drawn[layer]
-            source = stored[0, layer, taken]
-            if rotary is None or delta == 0:
-                expected[0, layer, there] = source
+    @property
+    def stored(self) -> Bits:
+        return self._numbers(self.per_object, self.seed)
+
+    @property
+    def others(self) -> Bits:
+        """Of all blocks."""
+        return self._numbers(len(self.blocks), self.seed + 1)
+
+    def _numbers(self, blocks: int, seed: int) -> Bits:
+        sizes = self.cache.pages.sizes
+        return random_bits((2, sizes.layers, blocks, sizes.slots, sizes.heads, self.cache.size), sizes.dtype, seed)
+
+    def chunk_of(self, stored: Bits) -> NDArray[np.uint8]:
+        (chunk,) = expected_objects(self.cache.encode(stored), list(range(self.per_object)), self.per_object)
+        return chunk
+
+    @property
+    def taken(self) -> slice:
+        """Of the chunk."""
+        return slice(self.tokens.start, self.tokens.stop)
+
+    @property
+    def there(self) -> slice:
+        """Of the request."""
+        return slice(self.target, self.target + len(self.tokens))
+
+    @property
+    def nbytes(self) -> int:
+        row = self.cache.pages.sizes.heads * self.cache.size * self.cache.item.itemsize
+        return 2 * len(self.layers) * len(self.tokens) * row
+
+    def check(self, found: Bits, there: slice, before: Bits, source: Bits, taken: slice) -> None:
+        """`found` is `before`, and in `there` what `source` has in `taken`, turned."""
+        dtype = self.cache.pages.sizes.dtype
+        by_token = (2, before.shape[1], -1, *before.shape[4:])
+        found, source, expected = found.reshape(by_token), source.reshape(by_token), before.reshape(by_token).copy()
+        changed = slice(self.layers.start, self.layers.stop)
+        expected[1, changed, there] = source[1, changed, taken]
+        for layer in self.layers:
+            base, rotary = self.rotaries[layer]
+            keys = source[0, layer, taken]
+            if rotary is None or self.delta == 0:
+                expected[0, layer, there] = keys
                 continue
-            exact = turned_exactly(NUMBERS[dtype](source).astype(np.float64), base, rotary, delta)
+            exact = turned_exactly(NUMBERS[dtype](keys).astype(np.float64), base, rotary, self.delta)
             got = NUMBERS[dtype](found[0, layer, there]).astype(np.float64)
             spread = 4e-7 * np.abs(exact).max(axis=-1, keepdims=True, initial=0) * 8
             assert (np.abs(got - exact) <= ROUNDING[dtype] * np.abs(exact) + spread + 2.0**-25).all()
             untouched = slice(rotary.rotary_dim, None)
-            assert np.array_equal(found[0, layer, there, :, untouched], source[..., untouched])
+            assert np.array_equal(found[0, layer, there, :, untouched], keys[..., untouched])
             expected[0, layer, there] = found[0, layer, there]
         assert np.array_equal(found, expected)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    cache, per_object = draw(caches()), draw(st.integers(1, 3))
+    slots, layers = cache.pages.sizes.slots, cache.pages.sizes.layers
+    blocks = draw(st.permutations(range(cache.pages.sizes.blocks)))
+    start = draw(st.integers(0, per_object * slots))
+    tokens = range(start, draw(st.integers(start, per_object * slots)))
+    target = draw(st.integers(0, len(blocks) * slots - len(tokens)))
+    delta = draw(st.integers(1 - POSITIONS, POSITIONS - 1))
+    drawn = draw(rotaries(layers, cache.size))
+    first = draw(st.integers(0, layers))
+    chosen = range(first, draw(st.integers(first, layers)))
+    return Case(cache, per_object, blocks, tokens, target, delta, drawn, chosen, draw(st.integers(0, 2**32 - 1)))
+
+
+@pytest.mark.parametrize("implementation", OF_ROWS)
+class TestMoves:
+    @settings(max_examples=200, deadline=None)
+    @given(case=cases())
+    def test_what_is_read_is_what_float64_says(self, implementation: str, case: Case) -> None:
+        pages, group = case.cache.pages, case.cache.group()
+        chunk, before = case.chunk_of(case.stored), case.others
+        pages.fill(case.cache.encode(before))
+        kept, outside = chunk.copy(), pages.outside()
+
+        written = case.rows(group, implementation).read(
+            pages.bases(group),
+            case.blocks,
+            chunk.ctypes.data,
+            case.tokens,
+            case.target,
+            case.delta,
+            layers=case.layers,
+        )
+
+        assert np.array_equal(chunk, kept)
+        assert pages.outside() == outside, "bytes between the pages were written"
+        assert written == case.nbytes
+        found = case.cache.decode(pages.content())[:, :, case.blocks]
+        case.check(found, case.there, before[:, :, case.blocks], case.stored, case.taken)
+
+    @settings(max_examples=200, deadline=None)
+    @given(case=cases())
+    def test_what_is_written_is_what_float64_says(self, implementation: str, case: Case) -> None:
+        pages, group = case.cache.pages, case.cache.group()
+        chunk, before = case.chunk_of(case.stored), case.stored
+        pages.fill(case.cache.encode(case.others))
+        kept, outside, content = chunk.nbytes, pages.outside(), pages.content()
+        room = np.full(kept + 128, 0xA5, np.uint8)
+        room[64:-64] = chunk
+
+        written = case.rows(group, implementation).write(
+            pages.bases(group),
+            case.blocks,
+            room.ctypes.data + 64,
+            case.tokens,
+            case.target,
+            case.delta,
+            layers=case.layers,
+        )
+
+        assert np.array_equal(pages.content(), content)
+        assert pages.outside() == outside
+        assert (room[:64] == 0xA5).all(), "bytes before the chunk were written"
+        assert (room[-64:] == 0xA5).all(), "bytes behind the chunk were written"
+        assert written == case.nbytes
+        found = case.cache.decode(room[64:-64].reshape(case.cache.encode(before).shape))
+        case.check(found, case.taken, before, case.others[:, :, case.blocks], case.there)
 
     def test_a_turn_of_no_positions_keeps_every_bit(self, implementation: str) -> None:
         cache = Cache.of(12, "transposed", Sizes(1, 4, 4, 2, 8, "bfloat16"))
         group, pages = cache.group(), cache.pages
         chunk = np.arange(4 * 2 * 16, dtype=np.uint16) + 0x7F80  # infinities and NaN among them
+        again = np.zeros_like(chunk)
         rows = ChunkRows(group, Rotary(table_of(100.0, 8, 9), "neox"), 8, 4, implementation)  # type: ignore[arg-type]
         rows.read(pages.bases(group), [2], chunk.ctypes.data, range(4), 0, 0)
         assert np.array_equal(pages.content()[:, :, 2].reshape(-1).view(np.uint16), chunk)
+        rows.write(pages.bases(group), [2], again.ctypes.data, range(4), 0, 0)
+        assert np.array_equal(again, chunk)
 
     @pytest.mark.parametrize(
         ("wrong", "reason"),
@@ -141,8 +238,9 @@ class TestReads:
             ({"delta": -20}, "cannot be turned by -20 positions"),
         ],
     )
+    @pytest.mark.parametrize("way", ["read", "write"])
     def test_nothing_is_written_where_something_is_wrong(
-        self, implementation: str, wrong: dict[str, Any], reason: str
+        self, implementation: str, wrong: dict[str, Any], reason: str, way: str
     ) -> None:
         cache = Cache.of(12, "rows", Sizes(2, 5, 4, 1, 4, "float32"))
         group, pages = cache.group(), cache.pages
@@ -157,10 +255,14 @@ class TestReads:
             "target": 3,
             "delta": 7,
         }
+        move = getattr(rows, way)
+        given = {**arguments, **wrong}
+        layers = given.pop("layers", None)
         with pytest.raises(LayoutError, match=reason):
-            rows.read(**{**arguments, **wrong})
+            move(*given.values(), layers=layers)
         assert np.array_equal(pages.content(), before)
-        assert rows.read(**arguments) == 2 * 2 * 6 * 4 * 4
+        assert (chunk == 1).all()
+        assert move(*arguments.values()) == 2 * 2 * 6 * 4 * 4
 
 
 @pytest.mark.skipif("on" not in OF_ROWS, reason="lmcache-native is not installed")
@@ -192,9 +294,13 @@ def test_both_implementations_write_the_same_bits(
         pages.fill(before)
         rows = ChunkRows(group, rotary, size, 2 * slots, native)
         rows.read(pages.bases(group), [3, 1, 0, 2], kept.ctypes.data, tokens, target, delta)
-        bits = cache.decode(pages.content())
-        found.append(np.where(np.isnan(NUMBERS[dtype](bits)), 0, bits))
-    assert np.array_equal(found[0], found[1])
+        back = kept.copy()
+        rows.write(pages.bases(group), [0, 3, 2, 1], back.ctypes.data, tokens, target, -delta)
+        for content in (pages.content(), back.reshape(group.kv_axis, 1, 2, slots, 1, -1)):
+            bits = cache.decode(content)
+            found.append(np.where(np.isnan(NUMBERS[dtype](bits)), 0, bits))
+    assert np.array_equal(found[0], found[2])
+    assert np.array_equal(found[1], found[3])
 
 
 class TestWhatCannotBeMoved:
@@ -291,8 +397,8 @@ class TestTheChoiceOfImplementations:
         ("module", "reason"),
         [
             (None, "is not installed"),
-            (SimpleNamespace(), "reads rows by the convention None, not 1"),
-            (SimpleNamespace(ROW_READ_ABI=2, read_rows=print), "reads rows by the convention 2, not 1"),
+            (SimpleNamespace(), "moves rows by the convention None, not 1"),
+            (SimpleNamespace(ROW_MOVE_ABI=2, read_rows=print), "moves rows by the convention 2, not 1"),
         ],
     )
     def test_numpy_where_what_is_compiled_does_not_fit(

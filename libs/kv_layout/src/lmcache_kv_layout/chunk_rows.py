@@ -1,4 +1,4 @@
-"""Tokens of a chunk into pages at another position, on the CPU."""
+"""Tokens between chunks and pages at another position, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from lmcache_kv_layout.errors import LayoutError
 from lmcache_kv_layout.kv_places import KVPlaces
 from lmcache_kv_layout.paged_group import PagedGroup
-from lmcache_kv_layout.row_job import RowJob, Turn
+from lmcache_kv_layout.row_job import Move, RowJob, Turn
 
 if TYPE_CHECKING:
     from lmcache_kv_layout.rotary import Rotary
@@ -17,7 +17,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class ChunkRows:
-    """Reads tokens out of chunk objects of one group, K turned to the position where they go.  Threads may share one.
+    """Moves tokens between chunk objects and pages of one group, K turned to the position where they go.  Threads may share
+    one.
 
     `rotaries`: how K of each layer depends on the position, or one for all layers; None: not at all.  `native`: as for
     `PageCopier`; both implementations write the same bits.
@@ -35,12 +36,12 @@ class ChunkRows:
         be separated or turned."""
         # Only where something will be moved: a server without such workers does not pay for importing numpy.
         from lmcache_kv_layout.native_rows import native_rows
-        from lmcache_kv_layout.numpy_rows import read_with_numpy
+        from lmcache_kv_layout.numpy_rows import WITH_NUMPY
 
         compiled = None if native == "off" else native_rows(required=native == "on")
         self.native = compiled is not None
-        """Whether reads are compiled."""
-        self._read = compiled or read_with_numpy
+        """Whether moves are compiled."""
+        self._moves = compiled or WITH_NUMPY
         self._group = group
         self._chunk_slots = group.slots_per_chunk(chunk_tokens)
         self._places = _places(group, head_size)
@@ -59,6 +60,24 @@ class ChunkRows:
     ) -> int:
         """Write at once what `prepare` checks; the bytes written.  Raises what both do."""
         return self.prepare(bases, blocks, region, tokens, target, delta, layers=layers)()
+
+    def write(
+        self,
+        bases: Sequence[int],
+        blocks: Sequence[int],
+        region: int,
+        tokens: range,
+        source: int,
+        delta: int,
+        *,
+        layers: range | None = None,
+    ) -> int:
+        """The reverse: write `tokens` of a chunk as they are in a request from its token `source` on; the bytes written.
+
+        Arguments and errors are those of `prepare`, but that pages are read and the chunk is written.  `delta`: the position
+        that the chunk is for, less the one that K was computed at.  Other tokens of the chunk stay as they are.
+        """
+        return self._prepared(self._moves.write, bases, blocks, region, tokens, source, delta, layers)()
 
     def prepare(
         self,
@@ -81,17 +100,28 @@ class ChunkRows:
         Everything is checked here: a `LayoutError` means that no byte was touched. Called, it may raise `MemoryFault`: memory
         vanished, and what was written is undefined. The caller keeps all memory mapped until that call ends.
         """
-        job = RowJob.checked(
-            self._group, self._places, self._chunk_slots, bases, blocks, region, tokens, target, layers
-        )
+        return self._prepared(self._moves.read, bases, blocks, region, tokens, target, delta, layers)
+
+    def _prepared(
+        self,
+        move: Move,
+        bases: Sequence[int],
+        blocks: Sequence[int],
+        region: int,
+        tokens: range,
+        start: int,
+        delta: int,
+        layers: range | None,
+    ) -> Callable[[], int]:
+        job = RowJob.checked(self._group, self._places, self._chunk_slots, bases, blocks, region, tokens, start, layers)
         turns = self._turns(job.layers, delta)
 
-        def write() -> int:
+        def run() -> int:
             if job.nbytes:
-                self._read(job, turns)
+                move(job, turns)
             return job.nbytes
 
-        return write
+        return run
 
     def _turns(self, layers: range, delta: int) -> list[Turn | None]:
         turns: dict[Rotary | None, Turn | None] = {None: None}

@@ -1,4 +1,4 @@
-"""Rows of a chunk into pages by lmcache-native, where it is installed and fits."""
+"""Rows between a chunk and pages by lmcache-native, where it is installed and fits."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ from typing import Final
 import numpy as np
 
 from lmcache_kv_layout.errors import MemoryFault
-from lmcache_kv_layout.row_job import RowJob, Turn
+from lmcache_kv_layout.row_job import Move, RowJob, RowMoves, Turn
 
-ROW_READ_ABI: Final = 1
+ROW_MOVE_ABI: Final = 1
 """The calling convention that is spoken here; another one is not used."""
 ELEMENTS: Final = {"float32": 0, "bfloat16": 1, "float16": 2}
 
-ReadRows = Callable[[RowJob, Sequence[Turn | None]], object]
 
-
-def native_rows(required: bool) -> ReadRows | None:
+def native_rows(required: bool) -> RowMoves | None:
     """The compiled implementation; without it `None`, or a `RuntimeError` where it is required."""
     try:
         native = import_module("lmcache_native")
     except ImportError:
         native = None
-    abi = getattr(native, "ROW_READ_ABI", None)
-    if abi == ROW_READ_ABI:
-        return _calling(native.read_rows)  # type: ignore[union-attr]
+    abi = getattr(native, "ROW_MOVE_ABI", None)
+    if native is not None and abi == ROW_MOVE_ABI:
+        return RowMoves(_calling(native.read_rows), _calling(native.write_rows))
     if not required:
         return None
-    reason = "is not installed" if native is None else f"reads rows by the convention {abi}, not {ROW_READ_ABI}"
+    reason = "is not installed" if native is None else f"moves rows by the convention {abi}, not {ROW_MOVE_ABI}"
     raise RuntimeError(f"lmcache-native {reason}; install the lmcache-native of this release, or copy with numpy")
 
 
-def _calling(read_rows: Callable[..., int]) -> ReadRows:
-    def read(job: RowJob, turns: Sequence[Turn | None]) -> None:
+def _calling(move_rows: Callable[..., int]) -> Move:
+    def move(job: RowJob, turns: Sequence[Turn | None]) -> None:
         group, places = job.group, job.places
         pairs = [0 if turn is None else -len(turn.cos) if turn.neighbours else len(turn.cos) for turn in turns]
         numbers = [half for turn in turns if turn is not None for half in (turn.cos, turn.sin)]
         try:
-            read_rows(
+            move_rows(
                 job.bases,
                 job.blocks,
                 array("Q", [job.region]),
@@ -59,7 +57,7 @@ def _calling(read_rows: Callable[..., int]) -> ReadRows:
                 job.chunk_slots,
                 job.first,
                 job.count,
-                job.target,
+                job.first_slot,
                 ELEMENTS[group.dtype],
                 array("Q", places.key.slots),
                 array("Q", places.key.elements),
@@ -69,6 +67,6 @@ def _calling(read_rows: Callable[..., int]) -> ReadRows:
                 np.concatenate(numbers or [np.zeros(0, np.float32)]),
             )
         except OSError as error:
-            raise MemoryFault(errno.EFAULT, f"pages vanished while they were written ({error})") from error
+            raise MemoryFault(errno.EFAULT, f"memory vanished while rows were moved ({error})") from error
 
-    return read
+    return move

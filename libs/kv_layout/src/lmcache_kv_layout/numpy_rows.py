@@ -1,9 +1,9 @@
-"""Rows of a chunk into pages with numpy, where nothing is compiled."""
+"""Rows between a chunk and pages with numpy, where nothing is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -11,21 +11,41 @@ from numpy.typing import NDArray
 
 from lmcache_kv_layout.kv_places import Places
 from lmcache_kv_layout.numpy_pages import memory_view
-from lmcache_kv_layout.row_job import RowJob, Turn
+from lmcache_kv_layout.row_job import RowJob, RowMoves, Turn
 
 Rows = NDArray[Any]
 """`[token][head][element]`."""
 
 
-def read_with_numpy(job: RowJob, turns: Sequence[Turn | None]) -> None:
-    """`turns` are those of `job.layers`."""
+def _read(job: RowJob, turns: Sequence[Turn | None]) -> None:
     for layer, turn in zip(job.layers, turns, strict=True):
-        key_plane, value_plane = layer, layer if job.fused else job.group.layers + layer
+        key_plane, value_plane = _planes(job, layer)
         area = _area(job, key_plane)
         keys = _picked(job, area, job.places.key)
-        _write(job, key_plane, job.places.key, keys if turn is None else turned(keys, turn, job.group.dtype))
+        _put(job, _pages(job, key_plane), job.places.key, _turned(job, keys, turn))
         area = area if job.fused else _area(job, value_plane)
-        _write(job, value_plane, job.places.value, _picked(job, area, job.places.value))
+        _put(job, _pages(job, value_plane), job.places.value, _picked(job, area, job.places.value))
+
+
+def _write(job: RowJob, turns: Sequence[Turn | None]) -> None:
+    for layer, turn in zip(job.layers, turns, strict=True):
+        key_plane, value_plane = _planes(job, layer)
+        keys = _taken(job, _pages(job, key_plane), job.places.key)
+        _put(job, _chunk(job, key_plane), job.places.key, _turned(job, keys, turn))
+        values = _taken(job, _pages(job, value_plane), job.places.value)
+        _put(job, _chunk(job, value_plane), job.places.value, values)
+
+
+WITH_NUMPY: Final = RowMoves(_read, _write)
+
+
+def _planes(job: RowJob, layer: int) -> tuple[int, int]:
+    """Of K and of V."""
+    return layer, layer if job.fused else job.group.layers + layer
+
+
+def _turned(job: RowJob, keys: Rows, turn: Turn | None) -> Rows:
+    return keys if turn is None else turned(keys, turn, job.group.dtype)
 
 
 def turned(keys: Rows, turn: Turn, dtype: str) -> Rows:
@@ -90,34 +110,85 @@ def _picked(job: RowJob, area: NDArray[Any], places: Places) -> Rows:
     return by_token[skip : skip + job.count]
 
 
-def _write(job: RowJob, plane: int, places: Places, rows: Rows) -> None:
-    group = job.group
-    item = group.item_bytes
-    cell, within = np.divmod(np.add.outer(places.slots, places.elements), group.head_bytes // item)
-    steps = _even(cell * group.slot_stride + within * item)
-    for block, slots, tokens in _runs(job):
-        page = job.bases[plane] + block * group.block_stride
-        if steps is None:
-            shape, strides = (
-                (*within.shape[:1], group.heads, group.head_bytes // item),
-                (group.slot_stride, group.head_stride),
-            )
-            cells = memory_view(page, shape, (*strides, item), item)
-            cells[cell[slots], :, within[slots]] = rows[tokens].transpose(0, 2, 1)
+class _Blocks(NamedTuple):
+    """The blocks of one plane, in the pages or in the chunk, that rows are in."""
+
+    addresses: Sequence[int]
+    first_slot: int
+    """Of the first block."""
+    slot_stride: int
+    head_stride: int
+
+
+def _pages(job: RowJob, plane: int) -> _Blocks:
+    group, base = job.group, job.bases[plane]
+    addresses = [base + block * group.block_stride for block in job.blocks]
+    return _Blocks(addresses, job.first_slot, group.slot_stride, group.head_stride)
+
+
+def _chunk(job: RowJob, plane: int) -> _Blocks:
+    group, slots = job.group, job.group.slots_per_block
+    start = job.region + plane * job.chunk_slots * group.token_bytes
+    first, end = job.first // slots, -(-(job.first + job.count) // slots)
+    addresses = [start + block * slots * group.token_bytes for block in range(first, end)]
+    return _Blocks(addresses, job.first % slots, group.token_bytes, group.head_bytes)
+
+
+def _put(job: RowJob, blocks: _Blocks, places: Places, rows: Rows) -> None:
+    """Write the rows of the job."""
+    cells = _Cells(job, blocks, places)
+    for address, slots, tokens in _runs(job, blocks):
+        cells.write(address, slots, rows[tokens])
+
+
+def _taken(job: RowJob, blocks: _Blocks, places: Places) -> Rows:
+    """The rows of the job, as a copy."""
+    cells = _Cells(job, blocks, places)
+    found = np.empty((job.count, job.group.heads, len(places.elements)), f"u{job.group.item_bytes}")
+    for address, slots, tokens in _runs(job, blocks):
+        found[tokens] = cells.read(address, slots)
+    return found
+
+
+class _Cells:
+    """Rows of some slots of one block: `[slot][head][element]`."""
+
+    def __init__(self, job: RowJob, blocks: _Blocks, places: Places) -> None:
+        self._heads, self._item = job.group.heads, job.group.item_bytes
+        self._row = job.group.head_bytes // self._item
+        self._blocks = blocks
+        self._cell, self._within = np.divmod(np.add.outer(places.slots, places.elements), self._row)
+        self._steps = _even(self._cell * blocks.slot_stride + self._within * self._item)
+
+    def read(self, address: int, slots: slice) -> Rows:
+        if self._steps is not None:
+            return self._evenly(address, slots, *self._steps)
+        rows: Rows = self._block(address)[self._cell[slots], :, self._within[slots]].transpose(0, 2, 1)
+        return rows
+
+    def write(self, address: int, slots: slice, rows: Rows) -> None:
+        if self._steps is not None:
+            self._evenly(address, slots, *self._steps)[...] = rows
         else:
-            start, by_slot, by_element = steps
-            kept = rows[tokens]
-            spread = (by_slot, group.head_stride, by_element)
-            memory_view(page + start + slots.start * by_slot, kept.shape, spread, item)[...] = kept
+            self._block(address)[self._cell[slots], :, self._within[slots]] = rows.transpose(0, 2, 1)
+
+    def _evenly(self, address: int, slots: slice, start: int, by_slot: int, by_element: int) -> Rows:
+        shape = (slots.stop - slots.start, self._heads, self._cell.shape[1])
+        strides = (by_slot, self._blocks.head_stride, by_element)
+        return memory_view(address + start + slots.start * by_slot, shape, strides, self._item)
+
+    def _block(self, address: int) -> Rows:
+        shape = (self._cell.shape[0], self._heads, self._row)
+        return memory_view(address, shape, (self._blocks.slot_stride, self._blocks.head_stride, self._item), self._item)
 
 
-def _runs(job: RowJob) -> Iterator[tuple[int, slice, slice]]:
-    """Of each block: its id, the slots that are written, and the rows that they get."""
+def _runs(job: RowJob, blocks: _Blocks) -> Iterator[tuple[int, slice, slice]]:
+    """Of each block: its address, its slots, and the rows that belong to them."""
     done = 0
-    for place, block in enumerate(job.blocks):
-        first = job.target if place == 0 else 0
+    for place, address in enumerate(blocks.addresses):
+        first = blocks.first_slot if place == 0 else 0
         count = min(job.group.slots_per_block - first, job.count - done)
-        yield block, slice(first, first + count), slice(done, done + count)
+        yield address, slice(first, first + count), slice(done, done + count)
         done += count
 
 

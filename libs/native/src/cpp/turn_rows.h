@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "row_read.h"
+#include "row_move.h"
 
 namespace lmcache {
 

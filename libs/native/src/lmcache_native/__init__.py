@@ -1,7 +1,7 @@
 """Compiled implementations of the kernels, which behave as the pure ones do.  What each does is written down there:
 `Recency` and `SlotTable` in `lmcache_core/kernels/interfaces.py`, `ReadPrompt` in `lmcache_client/hash_chain.py`, `ChunkTable`
 in `lmcache_blend_index/table.py`.  And
-`copy_pages` and `read_rows`, which move KV between an engine's pages and chunk objects."""
+`copy_pages`, `read_rows` and `write_rows`, which move KV between an engine's pages and chunk objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmcache_native._kernels import (
     GATHER,
     KERNEL_ABI,
     PAGE_COPY_ABI,
-    ROW_READ_ABI,
+    ROW_MOVE_ABI,
     SCATTER,
     ChunkTable,
     Recency,
@@ -21,6 +21,7 @@ from lmcache_native._kernels import (
     copy_pages,
     read_prompt,
     read_rows,
+    write_rows,
 )
 
 __version__ = "0.1.0"
@@ -33,7 +34,7 @@ __all__ = [
     "GATHER",
     "KERNEL_ABI",
     "PAGE_COPY_ABI",
-    "ROW_READ_ABI",
+    "ROW_MOVE_ABI",
     "SCATTER",
     "ChunkTable",
     "Recency",
@@ -42,4 +43,5 @@ __all__ = [
     "copy_pages",
     "read_prompt",
     "read_rows",
+    "write_rows",
 ]

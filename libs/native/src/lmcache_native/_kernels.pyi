@@ -5,7 +5,7 @@ from typing_extensions import Buffer
 
 KERNEL_ABI: Final[int]
 PAGE_COPY_ABI: Final[int]
-ROW_READ_ABI: Final[int]
+ROW_MOVE_ABI: Final[int]
 CHUNK_TABLE_ABI: Final[int]
 GATHER: Final[int]
 SCATTER: Final[int]
@@ -61,7 +61,7 @@ def read_rows(
     object_slots: int,
     first_slot: int,
     count: int,
-    target: int,
+    first_page_slot: int,
     element: int,
     key_slots: Buffer,
     key_elements: Buffer,
@@ -73,15 +73,48 @@ def read_rows(
     """Writes `count` slots of a chunk object, from `first_slot` on, into pages, keys turned; returns the bytes that it wrote.
 
     Pages and objects are those of `copy_pages`, of one object of `object_slots` slots at the address that `object` (uint64)
-    has.  `blocks` (int64): ids, all below `page_blocks`, of the blocks that are written; the first slot goes to slot `target`
-    of the first.  `element`: FLOAT32, BFLOAT16 or FLOAT16.  Element e of slot s of any head of K is `key_slots[s] +
-    key_elements[e]` (uint64) elements behind the beginning of that head's part of a block, which is `[slot][element of a
-    row]`; the same for V, in the same plane where kv_axis is 1.  `pairs` (int64): for each layer from first_layer to
-    end_layer, how many pairs of K's first elements are turned; negative: neighbours are pairs, not halves.  `turns`
-    (float32): for each of these layers the cosines of its pairs, and then their sines.
+    has.  `blocks` (int64): ids, all below `page_blocks`, of the blocks that are written; the first slot goes to slot
+    `first_page_slot` of the first.  `element`: FLOAT32, BFLOAT16 or FLOAT16.  Element e of slot s of any head of K is
+    `key_slots[s] + key_elements[e]` (uint64) elements behind the beginning of that head's part of a block, which is
+    `[slot][element of a row]`; the same for V, in the same plane where kv_axis is 1.  `pairs` (int64): for each layer from
+    first_layer to end_layer, how many pairs of K's first elements are turned; negative: neighbours are pairs, not halves.
+    `turns` (float32): for each of these layers the cosines of its pairs, and then their sines.
 
     Pairs are turned in float32 and rounded once; all processors write the same bits.  Errors and the GIL are as for
     `copy_pages`; the object and the pages may not overlap, and no two elements may have one place.
+    """
+
+def write_rows(
+    bases: Buffer,
+    blocks: Buffer,
+    object: Buffer,
+    kv_axis: int,
+    layers: int,
+    first_layer: int,
+    end_layer: int,
+    slots_per_block: int,
+    heads: int,
+    head_bytes: int,
+    block_stride: int,
+    slot_stride: int,
+    head_stride: int,
+    page_blocks: int,
+    object_slots: int,
+    first_slot: int,
+    count: int,
+    first_page_slot: int,
+    element: int,
+    key_slots: Buffer,
+    key_elements: Buffer,
+    value_slots: Buffer,
+    value_elements: Buffer,
+    pairs: Buffer,
+    turns: Buffer,
+) -> int:
+    """The reverse of `read_rows`: writes slots of the object from those of the pages, keys turned; returns the bytes written.
+
+    The arguments are the same, but that `blocks` are read, from slot `first_page_slot` of the first on.  Other slots of the
+    object stay as they are.
     """
 
 def read_prompt(

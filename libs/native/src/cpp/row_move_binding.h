@@ -5,6 +5,6 @@
 
 namespace lmcache {
 
-void bind_row_read(nanobind::module_& module);
+void bind_row_move(nanobind::module_& module);
 
 }  // namespace lmcache

@@ -1,4 +1,4 @@
-#include "row_read.h"
+#include "row_move.h"
 
 #include <algorithm>
 #include <cstring>
@@ -23,8 +23,8 @@ enum class Order {
     any,
 };
 
-// Where the elements of K or V are: `sources` and `targets` are offsets in bytes from a head's part of a block, one for each slot
-// (rows), each element (columns), or each element of each slot (any).
+// Where the elements of K or V are: `sources` and `targets` are offsets in bytes from a head's part of a block that is read and of one
+// that is written, one for each slot (rows), each element (columns), or each element of each slot (any).
 struct Plane {
     Order order = Order::any;
     std::uint64_t elements = 0;
@@ -49,23 +49,25 @@ Order order_of(const Places& places, std::uint64_t row) {
     return Order::any;
 }
 
-Plane plane_of(const RowRead& read, const Places& places) {
-    const std::uint64_t item = read.item_bytes(), row = read.shape.head_bytes / item;
+Plane plane_of(const RowMove& move, const Places& places) {
+    const std::uint64_t item = move.item_bytes(), row = move.shape.head_bytes / item;
     Plane plane{.order = order_of(places, row), .elements = places.elements.size(), .sources = {}, .targets = {}, .dense = {}};
     const std::size_t slots = plane.order == Order::columns ? 1 : places.slots.size();
     const std::size_t elements = plane.order == Order::rows ? 1 : places.elements.size();
     for (std::size_t slot = 0; slot < slots; ++slot) {
         for (std::size_t element = 0; element < elements; ++element) {
             const std::uint64_t place = places.slots[slot] + places.elements[element];
-            plane.sources.push_back(place / row * read.shape.slot_bytes() + place % row * item);
-            plane.targets.push_back(place / row * read.shape.slot_stride + place % row * item);
+            const std::uint64_t in_object = place / row * move.shape.slot_bytes() + place % row * item;
+            const std::uint64_t in_pages = place / row * move.shape.slot_stride + place % row * item;
+            plane.sources.push_back(move.into_object ? in_pages : in_object);
+            plane.targets.push_back(move.into_object ? in_object : in_pages);
             plane.dense.push_back(place * item);
         }
     }
     return plane;
 }
 
-// Slots that are in one block of the object and in one block of the pages.
+// Slots that are in one block of what is read and in one block of what is written.
 struct Piece {
     std::uint64_t from_block;
     std::uint64_t from_slot;
@@ -74,15 +76,16 @@ struct Piece {
     std::uint64_t count;
 };
 
-std::vector<Piece> pieces_of(const RowRead& read) {
-    const std::uint64_t per_block = read.shape.slots_per_block;
+std::vector<Piece> pieces_of(const RowMove& move) {
+    const std::uint64_t per_block = move.shape.slots_per_block;
     std::vector<Piece> pieces;
-    for (std::uint64_t done = 0; done < read.count;) {
-        const std::uint64_t from = read.first_slot + done, to = read.target + done;
-        const std::uint64_t left = per_block - std::max(from % per_block, to % per_block);
-        const std::uint64_t count = std::min(left, read.count - done);
-        const auto block = static_cast<std::uint64_t>(read.blocks[to / per_block]);
-        pieces.push_back({from / per_block, from % per_block, block, to % per_block, count});
+    for (std::uint64_t done = 0; done < move.count;) {
+        const std::uint64_t own = move.first_slot + done, other = move.first_page_slot + done;
+        const std::uint64_t left = per_block - std::max(own % per_block, other % per_block);
+        const std::uint64_t count = std::min(left, move.count - done);
+        const auto block = static_cast<std::uint64_t>(move.blocks[other / per_block]);
+        if (move.into_object) pieces.push_back({block, other % per_block, own / per_block, own % per_block, count});
+        else pieces.push_back({own / per_block, own % per_block, block, other % per_block, count});
         done += count;
     }
     return pieces;
@@ -101,10 +104,10 @@ struct LayerTurn {
     std::uint64_t second(std::uint64_t pair) const { return neighbours ? 2 * pair + 1 : pair + pairs; }
 };
 
-std::vector<LayerTurn> layer_turns(const RowRead& read) {
+std::vector<LayerTurn> layer_turns(const RowMove& move) {
     std::vector<LayerTurn> turns;
-    const float* next = read.turns.data();
-    for (const std::int64_t pairs : read.pairs) {
+    const float* next = move.turns.data();
+    for (const std::int64_t pairs : move.pairs) {
         LayerTurn& turn = turns.emplace_back();
         turn.neighbours = pairs < 0;
         turn.pairs = static_cast<std::uint64_t>(turn.neighbours ? -pairs : pairs);
@@ -119,7 +122,7 @@ std::vector<LayerTurn> layer_turns(const RowRead& read) {
     return turns;
 }
 
-// Pieces of one block of the pages.
+// Pieces of one block that is written.
 struct Target {
     std::vector<Piece> pieces;
     bool whole = false;  // all slots of it are written
@@ -127,17 +130,17 @@ struct Target {
     std::uint64_t block() const { return pieces.front().to_block; }
 };
 
-std::vector<Target> targets_of(const RowRead& read) {
+std::vector<Target> targets_of(const RowMove& move) {
     std::vector<Target> targets;
     std::uint64_t slots = 0;
-    for (const Piece& piece : pieces_of(read)) {
+    for (const Piece& piece : pieces_of(move)) {
         if (piece.to_slot == 0 || targets.empty()) {
             targets.emplace_back();
             slots = 0;
         }
         targets.back().pieces.push_back(piece);
         slots += piece.count;
-        targets.back().whole = slots == read.shape.slots_per_block;
+        targets.back().whole = slots == move.shape.slots_per_block;
     }
     return targets;
 }
@@ -168,17 +171,17 @@ inline void copy_run(std::byte* to, const std::byte* from, std::uint64_t bytes) 
 }
 
 // Everything that is made on the heap is made before the first byte moves: a fault leaves without destructors.
-class Reader {
+class Mover {
 public:
-    explicit Reader(const RowRead& read)
-        : read_(read), shape_(read.shape), item_(read.item_bytes()), kernels_(turn_kernels(read.element)), turns_(layer_turns(read)),
-          key_(plane_of(read, read.key)), value_(plane_of(read, read.value)), targets_(targets_of(read)),
+    explicit Mover(const RowMove& move)
+        : move_(move), shape_(move.shape), item_(move.item_bytes()), kernels_(turn_kernels(move.element)), turns_(layer_turns(move)),
+          key_(plane_of(move, move.key)), value_(plane_of(move, move.value)), targets_(targets_of(move)),
           heads_together_(std::clamp<std::uint64_t>(TOGETHER_BYTES / (shape_.slots_per_block * shape_.head_bytes), 1, shape_.heads)),
           scratch_(heads_together_ * shape_.slots_per_block * shape_.head_bytes + CACHE_LINE) {}
 
     void take() {
-        for (std::uint64_t layer = read_.first_layer; layer < read_.end_layer; ++layer) {
-            const LayerTurn& turn = turns_[layer - read_.first_layer];
+        for (std::uint64_t layer = move_.first_layer; layer < move_.end_layer; ++layer) {
+            const LayerTurn& turn = turns_[layer - move_.first_layer];
             for (const Target& target : targets_) {
                 if (shape_.kv_axis == 1) {
                     write(layer, target, &turn, true);
@@ -194,7 +197,11 @@ public:
 private:
     // Keys where there is a turn, values where they are in this plane.
     void write(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) {
-        std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride);
+        if (move_.into_object) {
+            write_parts(plane, target, turn, values);
+            return;
+        }
+        std::byte* page = page_part(plane, target.block(), 0);
         const std::uint64_t shift = reinterpret_cast<std::uintptr_t>(page) | shape_.head_stride | shape_.slot_stride | shape_.head_bytes;
         const bool lines = shift % CACHE_LINE == 0;
         if (target.whole && lines && in_columns_) {
@@ -205,10 +212,16 @@ private:
             write_rows(plane, target, turn, values, lines);
             return;
         }
+        write_parts(plane, target, turn, values);
+    }
+
+    // Head by head, from where each element is to where it goes.
+    void write_parts(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) const {
         for (std::uint64_t head = 0; head < shape_.heads; ++head) {
-            std::byte* part = page + head * shape_.head_stride;
+            std::byte* part = move_.into_object ? object_part(plane, target.block(), head) : page_part(plane, target.block(), head);
             for (const Piece& piece : target.pieces) {
-                const std::byte* from = source(plane, piece, head);
+                const std::byte* from =
+                    move_.into_object ? page_part(plane, piece.from_block, head) : object_part(plane, piece.from_block, head);
                 if (turn != nullptr) turn_keys(*turn, part, from, piece);
                 if (values) copy(value_, part, from, piece, 0);
             }
@@ -222,7 +235,7 @@ private:
         const std::uint64_t heads = std::min(heads_together_, shape_.heads - head);
         std::byte* parts = scratch();
         for (const Piece& piece : target.pieces) {
-            const std::byte* from = source(plane, piece, head);
+            const std::byte* from = object_part(plane, piece.from_block, head);
             if (turn != nullptr) copy_heads(key_, parts, from, piece, heads);
             if (values) copy_heads(value_, parts, from, piece, heads);
         }
@@ -231,7 +244,7 @@ private:
             if (turn != nullptr) {
                 kernels_.block({part, key_.dense.data(), shape_.slots_per_block, turn->pairs, turn->neighbours, turn->cos.data(), turn->sin.data()});
             }
-            std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride + (head + each) * shape_.head_stride);
+            std::byte* page = page_part(plane, target.block(), head + each);
             streaming_(page, part, {.slots = shape_.slots_per_block, .heads = 1, .bytes = shape_.head_bytes, .to_slot = shape_.slot_stride,
                                     .to_head = 0, .from_slot = shape_.head_bytes, .from_head = 0});
         }
@@ -239,11 +252,11 @@ private:
 
     // Slots that have their own elements in their rows, in the order in which the object has them.
     void write_rows(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values, bool lines) {
-        std::byte* page = at(read_.bases[plane] + target.block() * shape_.block_stride);
+        std::byte* page = page_part(plane, target.block(), 0);
         for (const Piece& piece : target.pieces) {
             for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
                 std::byte* to = page + (piece.to_slot + slot) * shape_.slot_stride;
-                const std::byte* from = source(plane, piece, 0) + (piece.from_slot + slot) * shape_.slot_bytes();
+                const std::byte* from = object_part(plane, piece.from_block, 0) + (piece.from_slot + slot) * shape_.slot_bytes();
                 for (std::uint64_t head = 0; head < shape_.heads; ++head, to += shape_.head_stride, from += shape_.head_bytes) {
                     std::byte* row = lines ? scratch() : to;
                     if (turn != nullptr) write_row(*turn, row, from);
@@ -310,9 +323,13 @@ private:
         }
     }
 
-    const std::byte* source(std::uint64_t plane, const Piece& piece, std::uint64_t head) const {
-        const std::uint64_t slot = plane * read_.object_slots + piece.from_block * shape_.slots_per_block;
-        return at(read_.object + slot * shape_.slot_bytes() + head * shape_.head_bytes);
+    std::byte* object_part(std::uint64_t plane, std::uint64_t block, std::uint64_t head) const {
+        const std::uint64_t slot = plane * move_.object_slots + block * shape_.slots_per_block;
+        return at(move_.object + slot * shape_.slot_bytes() + head * shape_.head_bytes);
+    }
+
+    std::byte* page_part(std::uint64_t plane, std::uint64_t block, std::uint64_t head) const {
+        return at(move_.bases[plane] + block * shape_.block_stride + head * shape_.head_stride);
     }
 
     std::byte* scratch() {
@@ -386,7 +403,7 @@ private:
         }
     }
 
-    const RowRead& read_;
+    const RowMove& move_;
     const PageShape& shape_;
     const std::uint64_t item_;
     const TurnKernels kernels_;
@@ -413,76 +430,76 @@ void check_places(const Places& places, const PageShape& shape, std::uint64_t ro
     }
 }
 
-void check_turns(const RowRead& read) {
-    const std::uint64_t layers = read.end_layer - read.first_layer;
-    if (read.pairs.size() != layers) refuse("pairs must have one number for each of " + text(layers) + " layers, and has " + text(read.pairs.size()));
+void check_turns(const RowMove& move) {
+    const std::uint64_t layers = move.end_layer - move.first_layer;
+    if (move.pairs.size() != layers) refuse("pairs must have one number for each of " + text(layers) + " layers, and has " + text(move.pairs.size()));
     std::uint64_t numbers = 0;
-    for (const std::int64_t pairs : read.pairs) {
+    for (const std::int64_t pairs : move.pairs) {
         const std::uint64_t count = pairs < 0 ? ~static_cast<std::uint64_t>(pairs) + 1 : static_cast<std::uint64_t>(pairs);
-        if (count > read.key.elements.size() / 2) refuse("pairs has " + text(count) + ", and a head " + text(read.key.elements.size()) + " elements");
+        if (count > move.key.elements.size() / 2) refuse("pairs has " + text(count) + ", and a head " + text(move.key.elements.size()) + " elements");
         numbers += 2 * count;
     }
-    if (read.turns.size() != numbers) refuse("turns must have " + text(numbers) + " numbers, and has " + text(read.turns.size()));
+    if (move.turns.size() != numbers) refuse("turns must have " + text(numbers) + " numbers, and has " + text(move.turns.size()));
 }
 
-void check_slots(const RowRead& read) {
-    const std::uint64_t per_block = read.shape.slots_per_block;
-    if (read.object_slots % per_block != 0) {
-        refuse("object_slots is " + text(read.object_slots) + ", which is not whole blocks of " + text(per_block));
+void check_slots(const RowMove& move) {
+    const std::uint64_t per_block = move.shape.slots_per_block;
+    if (move.object_slots % per_block != 0) {
+        refuse("object_slots is " + text(move.object_slots) + ", which is not whole blocks of " + text(per_block));
     }
-    if (plus(read.first_slot, read.count, "the slots") > read.object_slots) {
-        refuse("slots " + text(read.first_slot) + " to " + text(read.first_slot + read.count) + " are not within the " +
-               text(read.object_slots) + " of the object");
+    if (plus(move.first_slot, move.count, "the slots") > move.object_slots) {
+        refuse("slots " + text(move.first_slot) + " to " + text(move.first_slot + move.count) + " are not within the " +
+               text(move.object_slots) + " of the object");
     }
-    const std::uint64_t written = times(read.blocks.size(), per_block, "the blocks");
-    if (plus(read.target, read.count, "the slots") > written) {
-        refuse("slots " + text(read.target) + " to " + text(read.target + read.count) + " are not within the " + text(written) + " of the blocks");
+    const std::uint64_t there = times(move.blocks.size(), per_block, "the blocks");
+    if (plus(move.first_page_slot, move.count, "the slots") > there) {
+        refuse("slots " + text(move.first_page_slot) + " to " + text(move.first_page_slot + move.count) + " are not within the " + text(there) + " of the blocks");
     }
-    for (std::size_t index = 0; index < read.blocks.size(); ++index) {
-        const std::int64_t block = read.blocks[index];
-        if (block < 0 || static_cast<std::uint64_t>(block) >= read.page_blocks) {
-            refuse("blocks[" + text(index) + "] is " + std::to_string(block) + ", and there are " + text(read.page_blocks));
+    for (std::size_t index = 0; index < move.blocks.size(); ++index) {
+        const std::int64_t block = move.blocks[index];
+        if (block < 0 || static_cast<std::uint64_t>(block) >= move.page_blocks) {
+            refuse("blocks[" + text(index) + "] is " + std::to_string(block) + ", and there are " + text(move.page_blocks));
         }
     }
 }
 
 }  // namespace
 
-std::uint64_t RowRead::bytes() const {
+std::uint64_t RowMove::bytes() const {
     return count * (end_layer - first_layer) * shape.heads * (key.elements.size() + value.elements.size()) * item_bytes();
 }
 
-void check(const RowRead& read) {
-    const PageShape& shape = read.shape;
+void check(const RowMove& move) {
+    const PageShape& shape = move.shape;
     if (shape.kv_axis > 2) refuse("kv_axis must be 1 or 2, and is " + text(shape.kv_axis));
-    if (read.first_layer > read.end_layer || read.end_layer > shape.layers) {
-        refuse("layers " + text(read.first_layer) + " to " + text(read.end_layer) + " are not within 0 to " + text(shape.layers));
+    if (move.first_layer > move.end_layer || move.end_layer > shape.layers) {
+        refuse("layers " + text(move.first_layer) + " to " + text(move.end_layer) + " are not within 0 to " + text(shape.layers));
     }
     const std::uint64_t planes = times(shape.kv_axis, shape.layers, "the layers");
-    if (read.bases.size() != planes) refuse("bases must have kv_axis * layers = " + text(planes) + " addresses, and has " + text(read.bases.size()));
-    if (shape.head_bytes % read.item_bytes() != 0) {
-        refuse("head_bytes is " + text(shape.head_bytes) + ", which is not whole elements of " + text(read.item_bytes()));
+    if (move.bases.size() != planes) refuse("bases must have kv_axis * layers = " + text(planes) + " addresses, and has " + text(move.bases.size()));
+    if (shape.head_bytes % move.item_bytes() != 0) {
+        refuse("head_bytes is " + text(shape.head_bytes) + ", which is not whole elements of " + text(move.item_bytes()));
     }
-    const std::uint64_t row = shape.head_bytes / read.item_bytes();
-    check_places(read.key, shape, row, "key");
-    check_places(read.value, shape, row, "value");
-    check_turns(read);
-    check_slots(read);
+    const std::uint64_t row = shape.head_bytes / move.item_bytes();
+    check_places(move.key, shape, row, "key");
+    check_places(move.value, shape, row, "value");
+    check_turns(move);
+    check_slots(move);
 
     const std::uint64_t slot_bytes = times(shape.heads, shape.head_bytes, "a slot");
-    const std::uint64_t object_bytes = times(times(read.object_slots, slot_bytes, "an object"), planes, "an object");
-    check_addresses({read.object}, object_bytes, "object");
-    std::uint64_t extent = times(read.page_blocks, shape.block_stride, "the last block");
+    const std::uint64_t object_bytes = times(times(move.object_slots, slot_bytes, "an object"), planes, "an object");
+    check_addresses({move.object}, object_bytes, "object");
+    std::uint64_t extent = times(move.page_blocks, shape.block_stride, "the last block");
     extent = plus(extent, times(shape.slots_per_block, shape.slot_stride, "a block"), "the last block");
     extent = plus(extent, times(shape.heads, shape.head_stride, "a slot of a block"), "the last block");
     extent = plus(extent, shape.head_bytes, "the last block");
-    check_addresses(read.bases, extent, "bases");
+    check_addresses(move.bases, extent, "bases");
 }
 
-bool run(const RowRead& read) {
+bool run(const RowMove& move) {
     install_fault_guard();
-    Reader reader(read);
-    return run_guarded([](void* argument) { static_cast<Reader*>(argument)->take(); }, &reader);
+    Mover mover(move);
+    return run_guarded([](void* argument) { static_cast<Mover*>(argument)->take(); }, &mover);
 }
 
 }  // namespace lmcache

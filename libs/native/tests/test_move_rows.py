@@ -1,4 +1,4 @@
-"""Reads of rows: arguments that cannot be are refused by name, and no byte beyond the object or the pages is touched.
+"""Moves of rows: arguments that cannot be are refused by name, and no byte beyond the object or the pages is touched.
 
 What is written is held against float64 in libs/kv_layout/tests/test_chunk_rows.py.
 """
@@ -16,7 +16,7 @@ import pytest
 from libs.native.tests.paged_memory import Memory, pattern
 
 native = pytest.importorskip("lmcache_native", reason="lmcache-native is not installed")
-if not hasattr(native, "read_rows"):
+if not hasattr(native, "write_rows"):
     pytest.skip("lmcache-native is older than its source", allow_module_level=True)
 
 LAYERS, SLOTS, HEADS, SIZE, BLOCKS = 2, 4, 2, 8, 3
@@ -29,7 +29,7 @@ def turns(*pairs: int) -> array[float]:
 
 
 class Job:
-    """Six slots of an object of two blocks, from the second on, to the fourth slot of block 2; bfloat16, fused."""
+    """Six slots of an object of two blocks, from the second on, and from the fourth slot of block 2 on; bfloat16, fused."""
 
     def __init__(self) -> None:
         self.pages = Memory(pattern(LAYERS * BLOCKS * BLOCK, 1))
@@ -52,7 +52,7 @@ class Job:
             "object_slots": 2 * SLOTS,
             "first_slot": 1,
             "count": 6,
-            "target": 3,
+            "first_page_slot": 3,
             "element": native.BFLOAT16,
             "key_slots": array("Q", range(SLOTS)),
             "key_elements": array("Q", range(0, SLOTS * SIZE, SLOTS)),
@@ -66,12 +66,16 @@ class Job:
         return self.pages.whole, self.object.whole
 
 
-def test_it_writes_what_it_says() -> None:
+WAYS = pytest.mark.parametrize("move", [native.read_rows, native.write_rows])
+
+
+@WAYS
+def test_it_writes_what_it_says(move: Any) -> None:
     job = Job()
-    pages, kept = job.found()
-    assert native.read_rows(*job.arguments.values()) == LAYERS * 6 * HEADS * ROW * 2
-    assert job.found()[0] != pages
-    assert job.found()[1] == kept
+    before = job.found()
+    assert move(*job.arguments.values()) == LAYERS * 6 * HEADS * ROW * 2
+    written = [was != now for was, now in zip(before, job.found(), strict=True)]
+    assert written == [move is native.read_rows, move is native.write_rows]
 
 
 BIG = 2**62
@@ -120,9 +124,9 @@ BIG = 2**62
         ("first_slot", 2**63 - 1, "too large"),
         ("count", -1, "count"),
         ("count", 8, "slots 1 to 9 are not within the 8"),
-        ("target", -1, "target"),
-        ("target", 7, "slots 7 to 13 are not within the 12"),
-        ("target", 2**63 - 1, "too large"),
+        ("first_page_slot", -1, "first_page_slot"),
+        ("first_page_slot", 7, "slots 7 to 13 are not within the 12"),
+        ("first_page_slot", 2**63 - 1, "too large"),
         ("bases", array("Q", [4096]), "bases must have"),
         ("bases", array("Q", [4096, 0]), r"bases\[1\]"),
         ("bases", array("Q", [2**64 - 1, 4096]), r"bases\[0\]"),
@@ -151,21 +155,23 @@ BIG = 2**62
         ("turns", array("d", [1.0] * 14), "turns must be one contiguous row of float32"),
     ],
 )
-def test_the_name_is_in_the_refusal(name: str, value: Any, said: str) -> None:
+@WAYS
+def test_the_name_is_in_the_refusal(move: Any, name: str, value: Any, said: str) -> None:
     job = Job()
     before = job.found()
     with pytest.raises(ValueError, match=said):
-        native.read_rows(*{**job.arguments, name: value}.values())
+        move(*{**job.arguments, name: value}.values())
     assert job.found() == before
 
 
+@WAYS
 @pytest.mark.parametrize("value", [None, 1.5, "1"])
-def test_other_types_are_refused(value: Any) -> None:
+def test_other_types_are_refused(move: Any, value: Any) -> None:
     job = Job()
     before = job.found()
     for name in job.arguments:
         with pytest.raises(TypeError):
-            native.read_rows(*{**job.arguments, name: value}.values())
+            move(*{**job.arguments, name: value}.values())
     assert job.found() == before
 
 
@@ -180,7 +186,7 @@ PAGE = mmap.PAGESIZE
 def address(memory):
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
-def read(element, size, slots, order, pairs, pages, chunk, first, count, target, blocks, turn=0.5):
+def move(way, element, size, slots, order, pairs, pages, chunk, first, count, target, blocks, turn=0.5):
     item = 4 if element == native.FLOAT32 else 2
     row = 2 * size
     if order == "columns":
@@ -190,7 +196,7 @@ def read(element, size, slots, order, pairs, pages, chunk, first, count, target,
     else:
         tile = [slot // 2 * 2 * size + slot % 2 for slot in range(slots)]
         places = (tile, range(0, 2 * size, 2), [slots * size + slot for slot in tile], range(0, 2 * size, 2))
-    return native.read_rows(
+    return way(
         array("Q", [pages]), array("q", blocks), array("Q", [chunk]), 1, 1, 0, 1, slots, 1, row * item, slots * row * item,
         row * item, slots * row * item, max(blocks) + 1, 2 * slots, first, count, target, element,
         *(array("Q", each) for each in places), array("q", [pairs]), array("f", [turn] * (2 * abs(pairs))))
@@ -226,30 +232,32 @@ def test_nothing_is_touched_beside_the_object_and_the_pages() -> None:
                         for pages in kept[1][1]:
                             for first, count, target in ((0, 2 * slots, 0), (0, slots, slots), (slots, slots, 0), (2, slots, 1),
                                                          (2 * slots - 1, 1, 2 * slots - 1), (1, 2 * slots - 1, 1)):
-                                read(element, size, slots, order, pairs, pages, chunk, first, count, target, [0, 1])
-                                calls += 1
+                                for way in (native.read_rows, native.write_rows):
+                                    move(way, element, size, slots, order, pairs, pages, chunk, first, count, target, [0, 1])
+                                    calls += 1
     print(calls)
     """
-    assert run(script) == f"{3 * 4 * 3 * 4 * 4 * 6}\n"
+    assert run(script) == f"{3 * 4 * 3 * 4 * 4 * 6 * 2}\n"
 
 
 @pytest.mark.parametrize("lost", ["pages", "chunk"])
-def test_memory_that_vanishes_costs_the_read_and_not_the_process(lost: str) -> None:
+@pytest.mark.parametrize("way", ["read_rows", "write_rows"])
+def test_memory_that_vanishes_costs_the_move_and_not_the_process(way: str, lost: str) -> None:
     script = f"""
     file = os.memfd_create("lost")
     block = 32 * 2 * 64 * 4
     os.ftruncate(file, 2 * block)
     lost, other = mmap.mmap(file, 2 * block), mmap.mmap(-1, 2 * block)
     pages, chunk = (lost, other) if {lost!r} == "pages" else (other, lost)
-    call = (native.FLOAT32, 64, 32, "columns", 32, address(pages), address(chunk), 0, 64, 0, [1, 0])
-    read(*call)
+    call = (native.{way}, native.FLOAT32, 64, 32, "columns", 32, address(pages), address(chunk), 0, 64, 0, [1, 0])
+    move(*call)
     os.ftruncate(file, PAGE)
     try:
-        read(*call)
+        move(*call)
     except OSError as error:
         assert error.errno == errno.EFAULT
         print("survived")
     os.ftruncate(file, 2 * block)
-    read(*call)
+    move(*call)
     """
     assert run(script) == "survived\n"

@@ -1,4 +1,4 @@
-// Tokens of a chunk object into the pages of an engine at any slot, keys turned to where they go.
+// Tokens between a chunk object and the pages of an engine, at any slot of both, keys turned to where they go.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ struct Places {
 };
 
 // One call.  `run` takes one that `check` has passed.
-struct RowRead {
+struct RowMove {
+    bool into_object = false;  // else into the pages
     PageShape shape;
     Element element = Element::float32;
     std::vector<std::uint64_t> bases;  // of (kv, layer), all layers
@@ -27,8 +28,8 @@ struct RowRead {
     std::uint64_t object_slots = 0;
     std::uint64_t first_slot = 0;  // of the object
     std::uint64_t count = 0;
-    std::vector<std::int64_t> blocks;  // that are written, one behind the other
-    std::uint64_t target = 0;          // slot of the first of them
+    std::vector<std::int64_t> blocks;  // that the slots are in, one behind the other
+    std::uint64_t first_page_slot = 0;  // of the first of them
     std::uint64_t first_layer = 0;
     std::uint64_t end_layer = 1;
     Places key;
@@ -41,9 +42,9 @@ struct RowRead {
 };
 
 // As for copies of pages: throws std::invalid_argument unless all that `run` will touch lies within what the numbers describe.
-void check(const RowRead& read);
+void check(const RowMove& move);
 
 // False where memory vanished under it: then some rows have been written.
-bool run(const RowRead& read);
+bool run(const RowMove& move);
 
 }  // namespace lmcache
