@@ -53,6 +53,8 @@ class FakeServer:
     boots: int = 0
     blends: bool = False
     """It has segments for those who ask for them."""
+    indexes: bool = True
+    """It finds chunks by their tokens."""
     ranks: int = 1
     """Each of them comes for what is held."""
     segments: dict[str, dict[bytes, tuple[Any, ...]]] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class FakeServer:
             own = self.name(waiting.key, tokens, start // size) if start in own_starts else None
             names = [name for name in self.objects if name[0] == space_of(waiting.key)]
             alike = [name for name in names if name[-size:] == tokens[start : start + size]]
-            if own_starts.intersection(range(start + 1, start + size)):
+            if own_starts.intersection(range(start + 1, start + size)) or not (self.indexes or own):
                 alike = []
             if alike:
                 name = own or alike[0]
@@ -206,8 +208,11 @@ class FakeServer:
 
 def space_of(key: Any) -> str:
     """A salt, and what is approximate apart from what is exact: of a lookup's key, of a transfer, of a request as it came."""
-    approximate = getattr(key, "approximate", False) or getattr(key, "model_name", "").endswith("##blend")
-    return f"{key.cache_salt}{'##blend' if approximate else ''}"
+    name, _, variant = getattr(key, "model_name", "").partition("%%")
+    variant = variant or getattr(key, "variant", "")
+    if not (name.endswith("##blend") or getattr(key, "approximate", False)):
+        return str(key.cache_salt)
+    return f"{key.cache_salt}##blend{variant and f'%%{variant}'}"
 
 
 def _hash(name: tuple[Any, ...]) -> bytes:

@@ -30,6 +30,7 @@ class Rig:
         patience_seconds: float = 0.0,
         model_name: str = "model",
         blends: bool = False,
+        separator: Sequence[int] = (),
     ) -> None:
         self.now = 0.0
         self.server = FakeServer(CHUNK, answers_at_once=at_once, blends=blends, ranks=workers)
@@ -41,6 +42,7 @@ class Rig:
             workers=workers,
             stores=stores,
             loads=loads,
+            separator=separator,
             clock=lambda: self.now,
             patience_seconds=patience_seconds,
         )

@@ -27,6 +27,8 @@ EXAMPLES = int(os.environ.get("LMCACHE_TEST_SCHEDULES", "60"))
 RANKS = 2
 DOCUMENTS = [list(range(10 * number, 10 * number + CHUNK)) for number in range(1, 4)]
 ONE, TWO, THREE = DOCUMENTS
+END = 99
+"""Of a document, where prompts are cut."""
 PROMPTS = [
     ONE + TWO + [1, 2, 3],
     TWO + ONE + [1, 2, 3],
@@ -37,6 +39,10 @@ PROMPTS = [
     ONE + THREE + TWO + THREE,
     [4] + ONE + TWO,
     TWO + ONE + [1, 2, 3] + [6] * 12,
+    [*ONE, 11, END, *TWO, END, *THREE[:5], END, 1, 2],
+    [3, END, *THREE[:5], END, *TWO, END, *ONE, 11, END, 4],
+    [*ONE, 11],
+    [*THREE[:5], END, *ONE, 11, END, 5],
 ]
 BLEND = BlendChoice("none", (0.15,))
 
@@ -53,6 +59,7 @@ class BlendSchedules(Schedules):
         at_once=st.booleans(),
         eager=st.sampled_from([0, 2]),
         keep=st.booleans(),
+        cuts=st.booleans(),
     )
     def start(
         self,
@@ -64,6 +71,7 @@ class BlendSchedules(Schedules):
         at_once: bool,
         eager: int,
         keep: bool = False,
+        cuts: bool = False,
     ) -> None:
         self.time = 0.0
         self.server = FakeServer(CHUNK, answers_at_once=at_once, accepts=True, blends=True, ranks=RANKS)
@@ -82,6 +90,7 @@ class BlendSchedules(Schedules):
             (FULL,),
             self.server,
             workers=RANKS,
+            separator=(END,) if cuts else (),
             clock=lambda: self.time,
             patience_seconds=0.0,
         )
@@ -148,12 +157,20 @@ class BlendSchedules(Schedules):
     def nothing_approximate_has_an_exact_name(self) -> None:
         """And whatever has one is the KV of its own tokens."""
         for (space, *tokens), content in self.server.objects.items() if hasattr(self, "server") else ():
+            if "%%" in space:  # a document: what it has seen was not in its own prompt
+                continue
             if space.endswith("##blend"):
                 assert len(tokens) > self.server.chunk_tokens, "the first chunk is never kept"
                 continue
             start = len(tokens) - len(content)
             for position, seen in enumerate(content, start):
                 assert seen in (kv_of(space, tokens, position), ABSENT), "approximate KV has an exact name"
+
+    @invariant()
+    def only_requests_that_blend_look_up_what_is_approximate(self) -> None:
+        for key in self.server.keys if hasattr(self, "server") else ():
+            if "##blend" in key.model_name and (request := self.model.known.get(key.request_id.partition("##")[0])):
+                assert request.facts.blend is not None, f"{key.request_id} looks up {key.model_name}"
 
     def teardown(self) -> None:
         if hasattr(self, "time"):
@@ -195,4 +212,28 @@ def test_a_second_turn_takes_what_the_first_one_has_left(ahead: int) -> None:
             machine.steps_without_delay()
         assert machine.ranks.ranks[0].kept_tokens == taken
     assert machine.side.take_counts()["blend_kept_tokens"] == 16
+    machine.teardown()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_document_is_found_wherever_it_lies_and_after_a_restart_of_the_index(ahead: int, alone: bool) -> None:
+    """Its end, which is shorter than a chunk, too. `alone`: it was sent by itself."""
+    machine = BlendSchedules()
+    machine.start(ahead, False, 30, save_decode=False, save_tail=False, at_once=True, eager=2, cuts=True)
+    machine.server.objects.clear()
+    machine.server.indexes = False
+    document = [41, 42, 43, 44, 45, 46, 47, 48, 49, 40, 39]
+    for prompt, taken in (
+        ([*document] if alone else [1, 2, 3, END, *document, END, 7], 0),
+        ([8, END, *document, END, 9, 9], len(document)),
+    ):
+        machine.add(prompt, 1, "", BLEND)
+        for _ in range(8):
+            machine.steps_without_delay()
+        assert machine.ranks.ranks[0].chained_tokens == taken
+    machine.add([8, END, *document, END, 9, 9, 9], 1, "", None)
+    for _ in range(8):
+        machine.steps_without_delay()
+    assert machine.ranks.ranks[0].chained_tokens == len(document)
     machine.teardown()

@@ -88,6 +88,12 @@ def test_blending() -> None:
         ({"lmcache.blend_thresholds": [0.1, 0.2], "lmcache.blend_check_layers": [1, 2, 3]}, "has 2 values"),
         ({"lmcache.blend_min_tokens": 0.5}, "from 0"),
         ({"lmcache.blend_step_tokens": 0}, "from 1"),
+        ({"lmcache.blend": "all", "lmcache.blend_special_str": ""}, 'a text like " # # ", or a list of token ids'),
+        ({"lmcache.blend": "all", "lmcache.blend_special_str": []}, "or a list of token ids"),
+        ({"lmcache.blend": "all", "lmcache.blend_special_str": [1, -1]}, "or a list of token ids"),
+        ({"lmcache.blend": "all", "lmcache.blend_special_str": [True]}, "or a list of token ids"),
+        ({"lmcache.blend": "all", "lmcache.blend_special_str": "#" * 65}, "of at most 64 characters or ids"),
+        ({"lmcache.blend_special_str": " # # "}, "has no effect without 'lmcache.blend'"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], says: str) -> None:

@@ -7,15 +7,24 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from engines.vllm.tests.fake_server import FakeServer
+from engines.vllm.tests.fake_server import Content, FakeServer
 from engines.vllm.tests.vllm_steps import Request, Step, Write, kv_of
-from engines.vllm.tests.vllm_worker import EMPTY, StepResults, WorkerModel
-from lmcache_vllm.metadata import BlendLoad, BlendLoaded, BlendResult, BlendStep, StepPlan, WorkerReport, kept_id
+from engines.vllm.tests.vllm_worker import ABSENT, EMPTY, StepResults, WorkerModel
+from lmcache_vllm.metadata import (
+    BlendLoad,
+    BlendLoaded,
+    BlendResult,
+    BlendStep,
+    SegmentChain,
+    StepPlan,
+    WorkerReport,
+    kept_id,
+)
 from lmcache_vllm.placement import CacheGroup
 
 TAINTED = "computed over other KV than its own"
@@ -52,7 +61,7 @@ class BlendRank(WorkerModel):
         self._ended: dict[str, set[int]] = {}
         self._approximate: set[str] = set()
         """Requests that may see KV that is not exact."""
-        self.blended_tokens = self.kept_tokens = 0
+        self.blended_tokens = self.kept_tokens = self.chained_tokens = 0
 
     # Blends
 
@@ -85,7 +94,15 @@ class BlendRank(WorkerModel):
             if contents is not None:
                 self._scatter(load.prefix, contents)
         flags = []
+        chained = dict(each for chain in load.chains for each in self._chunks(load, chain, chooses))
         for segment in load.segments:
+            if not segment.hash:
+                rows = chained.get(segment.start)
+                flags.append(rows is not None)
+                for position in range(segment.start, min(segment.end, load.end)) if rows else ():
+                    self._write(load, position, rows[position - segment.start])  # type: ignore[index]
+                self.chained_tokens += segment.end - segment.start if rows else 0
+                continue
             kept = segment.start in load.kept
             held_for = kept_id(load.request_id) if kept else load.request_id
             rows = None if chooses("fail", load.id) else self._server.fetch(held_for, segment.hash)
@@ -96,6 +113,20 @@ class BlendRank(WorkerModel):
             for position in range(segment.start, min(segment.end, load.end)) if rows else ():
                 self._write(load, position, rows[position - segment.start])  # type: ignore[index]
         self._blend_loaded[load.id] = BlendLoaded(1, prefix, tuple(flags))
+
+    def _chunks(
+        self, load: BlendLoad, chain: SegmentChain, chooses: Callable[[str, int], bool]
+    ) -> Iterator[tuple[int, Content]]:
+        """Those of a document, by where in the prompt they begin."""
+        size, place = chain.transfer.chunk_tokens, chain.transfer.segment
+        assert place is not None
+        contents = None
+        if not chooses("fail", load.id):
+            contents = self._server.retrieve(replace(chain.transfer, end=chain.found * size))
+        for at, rows in enumerate(contents or ()):
+            if (start := place.start + at * size) in chain.starts:
+                assert ABSENT not in rows[: place.end - start], "what is behind a document is loaded"
+                yield start, rows
 
     def _pass(self, blend: _Blend, step: BlendStep, *, fails: bool) -> None:
         load = blend.load

@@ -12,7 +12,7 @@ from engines.vllm.tests.fake_server import FakeServer
 from engines.vllm.tests.vllm_steps import Request, Step, Write, kv_of
 from lmcache_client.engine_key import PADDING
 from lmcache_kv_layout import NO_BLOCK
-from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
+from lmcache_vllm.metadata import SegmentPlace, StepPlan, Transfer, WorkerReport
 from lmcache_vllm.placement import CacheGroup
 
 EMPTY = "never written"
@@ -45,7 +45,7 @@ class WorkerModel:
         self._finishing: set[str] = set()
         self._over: Counter[int] = Counter()
         self._received: dict[str, set[int]] = {}
-        self.loaded_tokens = 0
+        self.loaded_tokens = self.stored_segments = 0
 
     def run(self, step: Step, chooses: Callable[[str, int], bool]) -> StepResults:
         """`chooses` says which transfers end in it, and which loads fail."""
@@ -98,8 +98,11 @@ class WorkerModel:
         self._over[store.id] += 1
         request = self._requests[store.request_id]
         chunk = self._server.chunk_tokens
-        contents = []
+        contents: list[tuple[Any, ...]] = []
         tokens = msgspec.msgpack.decode(store.tokens)
+        if store.segment is not None:
+            self._store_segment(store, store.segment, request, tokens)
+            return
         for number in range((store.end - store.start) // chunk):
             content: list[Any] = []
             for memory, group, ids in zip(self._memory, self._groups, store.block_ids, strict=True):
@@ -122,6 +125,25 @@ class WorkerModel:
             contents.append(tuple(content))
         if self._server.server is not None and (store.start % chunk, store.end % chunk) == (0, 0):
             self._server.put(store, contents)
+
+    def _store_segment(self, store: Transfer, place: SegmentPlace, request: Request, tokens: Sequence[int]) -> None:
+        """The group's rows, from any slot on."""
+        (memory,), (group,), (ids,) = self._memory, self._groups, store.block_ids
+        salt, size = request.facts.cache_salt, group.block_tokens
+        assert request.facts.blend is not None, f"{request.id} does not blend, and stores a document"
+        assert list(tokens[: place.tokens]) == request.truth[place.start : place.end], "another document"
+        assert set(tokens[place.tokens :]) <= {PADDING}
+        skipped = place.start % size
+        rows = [memory[ids[at // size]].get(at % size, EMPTY) for at in range(skipped, skipped + place.tokens)]
+        assert EMPTY not in rows, f"{request.id} stores what was never written"
+        if not store.approximate:
+            exact = [kv_of(salt, request.truth, position) for position in range(place.start, place.end)]
+            assert (place.start, rows) == (0, exact), f"{request.id} stores other KV than its own"
+        rows += [ABSENT] * (len(tokens) - place.tokens)
+        chunk = store.chunk_tokens
+        if self._server.server is not None and chunk == self._server.chunk_tokens:
+            self._server.put(store, [tuple(rows[at : at + chunk]) for at in range(0, len(rows), chunk)])
+            self.stored_segments += 1
 
     def _load(self, load: Transfer, fails: bool) -> None:
         self._loads.remove(load)

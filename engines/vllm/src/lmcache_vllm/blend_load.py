@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from lmcache_client import EngineKey, LMCacheError, NoAnswerError, SlotDescriptor, encode_tokens
+from lmcache_client import (
+    COMMIT_RETRIEVE,
+    EngineKey,
+    LMCacheError,
+    NoAnswerError,
+    SlotDescriptor,
+    encode_tokens,
+)
 from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment
-from lmcache_vllm.metadata import BlendLoad, BlendLoaded, kept_id
+from lmcache_vllm.metadata import BlendLoad, BlendLoaded, SegmentChain, kept_id
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_load import load
 from lmcache_vllm.transfer_registration import Registration
@@ -39,12 +46,17 @@ def load_blend(
         key = msgspec.structs.replace(key, model_name=name, request_id=kept_id(order.request_id))
         kept, more = _load_segments(task, _part(order, kept=True), key, session, pages)
         flags, outcome = flags | kept, Outcome(outcome.bytes + more.bytes, outcome.failure or more.failure)
+    for each in order.chains:
+        there, more = _load_chain(task, order, each, session, placement, pages)
+        flags, outcome = flags | there, Outcome(outcome.bytes + more.bytes, outcome.failure or more.failure)
     return BlendLoaded(1, prefix, tuple(segment.start in flags for segment in order.segments)), outcome
 
 
 def _part(order: BlendLoad, *, kept: bool) -> BlendLoad:
-    """The same, of the segments that an earlier turn has left, or of the others."""
-    return replace(order, segments=tuple(each for each in order.segments if (each.start in order.kept) is kept))
+    """The same, of the segments that an earlier turn has left, or of the others that are no chunks of chains."""
+    return replace(
+        order, segments=tuple(each for each in order.segments if each.hash and (each.start in order.kept) is kept)
+    )
 
 
 def _load_segments(
@@ -82,6 +94,65 @@ def _load_segments(
         except Exception:
             session.suspect(registration)  # a new registration gives back what this one has leased
             raise
+
+
+def _load_chain(
+    task: TransferTask,
+    order: BlendLoad,
+    chain: SegmentChain,
+    session: ServerSession,
+    placement: Placement,
+    pages: BlendPages,
+) -> tuple[frozenset[int], Outcome]:
+    """Where those of its chunks begin that were loaded: all that are to be, or none."""
+    nothing: frozenset[int] = frozenset()
+    transfer = replace(chain.transfer, end=chain.found * chain.transfer.chunk_tokens)
+    with session.use() as registration:
+        if registration is None:
+            return nothing, Outcome(failure="no_server")
+        if registration.pages.chunk_tokens != transfer.chunk_tokens:
+            return nothing, Outcome(failure="chunk_size")
+        key, asked, channel = TransferTask(transfer).key(placement), time.monotonic(), registration.channel
+        try:
+            reply = channel.prepare_retrieve(key, registration.instance_id)
+            try:
+                slots = reply.context.slots
+                if not reply.success or not isinstance(slots, tuple) or len(slots) != chain.found:
+                    return nothing, Outcome(failure="missing")
+                registration.heard(asked)
+                moved = _read_chain(task, order, chain, registration.addresses(slots), pages)
+                if registration.is_fenced:
+                    return nothing, Outcome(failure="too_late")
+                return chain.starts, Outcome(moved)
+            finally:
+                channel.tell(COMMIT_RETRIEVE, key, registration.instance_id)
+        except CancelledError:
+            return nothing, Outcome(failure="cancelled")
+        except NoAnswerError as error:
+            logger.warning("a document was not answered request=%s reason=%s", order.request_id, error)
+            session.suspect(registration)
+            return nothing, Outcome(failure="no_answer")
+        except (LMCacheError, ValueError, OSError) as error:
+            logger.error("a document could not be loaded request=%s reason=%s", order.request_id, error)
+            return nothing, Outcome(failure="refused")
+        except Exception:
+            session.suspect(registration)  # a new registration gives back what this one has leased
+            raise
+
+
+def _read_chain(
+    task: TransferTask, order: BlendLoad, chain: SegmentChain, addresses: Sequence[int], pages: BlendPages
+) -> int:
+    place, size = chain.transfer.segment, chain.transfer.chunk_tokens
+    assert place is not None, "the transfer of a chain"
+    moved = 0
+    for at, address in enumerate(addresses):
+        start = place.start + at * size
+        if start in chain.starts and start < order.end:
+            count = min(size, place.end - start, order.end - start)
+            with task.touching():
+                moved += pages.write(address, size, range(count), order.block_ids, start, place.start)
+    return moved
 
 
 def _whole(prefix: EngineKey, order: BlendLoad) -> EngineKey:

@@ -90,6 +90,16 @@ class BlendPages:
             for region in self.regions(chunk_tokens)
         )
 
+    def gather(
+        self, chunk: int, chunk_tokens: int, tokens: range, block_ids: Sequence[int], source: int, delta: int
+    ) -> int:
+        """The reverse: rows `tokens` of the chunk become what the positions from `source` on have. Other rows stay as they are.
+        Threads and errors are those of `write`."""
+        return sum(
+            region.rows.write(region.group.bases, block_ids, chunk + region.offset, tokens, source, delta)
+            for region in self.regions(chunk_tokens)
+        )
+
     def keys(self, layer_name: str, block_ids: Sequence[int], positions: torch.Tensor) -> torch.Tensor:
         """K of these positions as the pages have it: float32 `[token][head][element]`, where the pages are."""
         return self._read(self._keys[layer_name], block_ids, positions)

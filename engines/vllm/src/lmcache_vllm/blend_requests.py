@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from lmcache_vllm.blend_choice import BlendChoice
 from lmcache_vllm.lookup import Lookup
 from lmcache_vllm.metadata import BlendCancel, BlendLoad, BlendLoaded, BlendResult, BlendStep, Transfer, WorkerReport
 from lmcache_vllm.request_state import RequestState
+from lmcache_vllm.segments import cut
 from lmcache_vllm.server_port import ServerPort
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.stats import Counters
@@ -74,14 +75,17 @@ class BlendRequests:
         counters: Counters,
         clock: Callable[[], float],
         workers: int,
+        separator: Sequence[int] = (),
     ) -> None:
-        """`workers` load for each blend, and compute it."""
+        """`workers` load for each blend, and compute it. `separator`: tokens at which prompts are cut into documents; none:
+        they are not."""
         self._port = port
         self._counters = counters
         self._clock = clock
         self._workers = workers
         self.keeps = settings.blend_keep
         """What is approximate is stored for the next turn of its conversation, and looked up."""
+        self._separator = separator
         self._min_tokens = settings.blend_min_tokens
         self._load_seconds = _LOAD_TIMEOUTS * settings.timeout_seconds
         self._blends: dict[int, _Blend] = {}
@@ -89,6 +93,14 @@ class BlendRequests:
         self._last_end = clock()
         self._failures = 0
         self._is_off = False
+
+    def segments(self, state: RequestState) -> tuple[range, ...]:
+        """Documents of the prompt of a request that blends, or would if something was found."""
+        if state.segments is None:
+            facts = state.facts
+            blends = facts.blend is not None and not facts.blend.refused
+            state.segments = cut(facts.tokens[: facts.prompt_tokens], self._separator) if blends else ()
+        return () if self._is_off else state.segments
 
     # Before the request has blocks
 
@@ -143,7 +155,9 @@ class BlendRequests:
         assert choice is not None, "end comes first"
         segments = tuple(segment for segment in lookup.segments if segment.start < end)
         tokens = array("i", state.facts.tokens[: max(end, segments[-1].end)]).tobytes()
-        load = BlendLoad(prefix, segments, end, block_ids, tokens, choice.selector, choice.ratios, lookup.kept)
+        load = BlendLoad(
+            prefix, segments, end, block_ids, tokens, choice.selector, choice.ratios, lookup.kept, lookup.chains
+        )
         now = self._clock()
         blend = _Blend(load, choice, now, now + self._load_seconds)
         self._blends[load.id] = self._by_request[load.request_id] = blend

@@ -24,6 +24,7 @@ from vllm.utils.import_utils import resolve_obj_by_qualname
 from lmcache_vllm.adapter_contents import AdapterContents
 from lmcache_vllm.blend_choice import BLEND, BlendChoices
 from lmcache_vllm.blend_refusals import blend_selectors, check_blend
+from lmcache_vllm.blend_separator import separator_tokens
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.handoffs import HandoffParams
@@ -87,6 +88,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
                 workers=vllm_config.parallel_config.world_size,
                 stores=transfer_config.is_kv_producer,
                 loads=transfer_config.is_kv_consumer,
+                separator=separator_tokens(settings, vllm_config.model_config),
             )
         else:
             rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.world_size

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lmcache_client import EngineKey, LMCacheError
 from lmcache_client.blend import BlendAnswer, BlendSegment
+from lmcache_vllm.metadata import SegmentChain
+from lmcache_vllm.segments import ChainQuestion, with_chains
 from lmcache_vllm.server_port import Question, Server
 
 FRESH_SECONDS: Final = 1.0
@@ -22,11 +24,13 @@ class Lookup:
     __slots__ = (
         "_answered_at",
         "_asked_at",
+        "_chains",
         "_clock",
         "_hit_tokens",
         "_kept",
         "_question",
         "asks_segments",
+        "chains",
         "end",
         "kept",
         "key",
@@ -44,9 +48,11 @@ class Lookup:
         clock: Callable[[], float],
         asks_segments: bool = False,
         kept: Question | None = None,
+        chains: Sequence[ChainQuestion] = (),
     ) -> None:
         """`end`: of the tokens that are asked for. The key's is that of their last chunk. `asks_segments`: for what is
-        behind the prefix, too; then both are the same. `kept`: the same question for what an earlier turn has left."""
+        behind the prefix, too; then both are the same. `kept`: the same question for what an earlier turn has left.
+        `chains`: questions for the documents of the prompt."""
         self.key = key
         self.end = end
         self.server = server
@@ -54,7 +60,10 @@ class Lookup:
         self.segments: tuple[BlendSegment, ...] = ()
         self.kept: frozenset[int] = frozenset()
         """Where those of the segments begin that an earlier turn has left."""
+        self.chains: tuple[SegmentChain, ...] = ()
+        """Of the segments that are chunks of documents."""
         self.sent_at = clock()
+        self._chains = chains
         self._question, self._kept = question, kept
         self._clock = clock
         self._answered_at = self.sent_at
@@ -98,26 +107,33 @@ class Lookup:
         try:
             chunks = self._question.chunks.result(max(0.0, patience))
             kept = self._kept.chunks.result(max(0.0, until - self._clock())) if self._kept else None
+            hits = [each.question.chunks.result(max(0.0, until - self._clock())) for each in self._chains]
         except TimeoutError:
             return None
         if chunks is None:
             raise LMCacheError("the server did not finish it")
         if isinstance(chunks, BlendAnswer):
-            return self._take_answer(chunks, kept if isinstance(kept, BlendAnswer) else BlendAnswer())
+            self._take_answer(chunks, kept if isinstance(kept, BlendAnswer) else BlendAnswer())
+            self._take_chains([each if isinstance(each, int) else 0 for each in hits])
+            return chunks.prefix_tokens
         asked = self.key.end // self.server.chunk_tokens
         if not 0 <= chunks <= asked:
             raise LMCacheError(f"the server found {chunks} chunks of {asked}")
         self._hit_tokens = min(chunks * self.server.chunk_tokens, self.end)
         return self._hit_tokens
 
-    def _take_answer(self, answer: BlendAnswer, kept: BlendAnswer) -> int:
+    def _take_answer(self, answer: BlendAnswer, kept: BlendAnswer) -> None:
         self._check(answer)
         self._check(kept)
         left = _left(answer, kept, self.server.chunk_tokens)
         self.kept = frozenset(segment.start for segment in left)
         self.segments = _joined(answer.segments, left)
         self._hit_tokens = answer.prefix_tokens
-        return answer.prefix_tokens
+
+    def _take_chains(self, hits: Sequence[int]) -> None:
+        """`hits`: chunks that were found of each."""
+        chains = [(each.transfer, found) for each, found in zip(self._chains, hits, strict=True)]
+        self.segments, self.chains = with_chains(self.segments, self._hit_tokens or 0, chains)
 
     def _check(self, answer: BlendAnswer) -> None:
         prefix, chunk = answer.prefix_tokens, self.server.chunk_tokens

@@ -18,6 +18,18 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentPlace:
+    """Where in a request a segment lies whose chunks are a chain of their own."""
+
+    start: int
+    tokens: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """Move the chunks of `[start, end)` of one request between the paged blocks and the server.
 
@@ -44,6 +56,10 @@ class Transfer:
     """Of the model name; empty: requests have the engine's."""
     approximate: bool = False
     """It was computed over KV that is not exact, and has the name of that."""
+    segment: SegmentPlace | None = None
+    """Tokens and bounds are those of this segment, whose last chunk may be short by any number of tokens. In a store, block_ids
+    are the blocks that the segment lies in, from any slot of the first to any of the last, and K is turned to positions of the
+    segment. In a chain that is loaded, there are none."""
 
     @property
     def chunks(self) -> int:
@@ -53,6 +69,18 @@ class Transfer:
 def kept_id(request_id: str) -> str:
     """Under which a request asks for what an earlier turn has left."""
     return f"{request_id}##blend"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChain:
+    """What is there of the chain of a segment, and held for the transfer's own request id."""
+
+    transfer: Transfer
+    """Of the whole chain, also of what is not there."""
+    found: int
+    """Its first chunks."""
+    starts: frozenset[int]
+    """Where in the prompt those of them begin that are to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +95,8 @@ class BlendLoad:
     """Of `[0, prefix.end)`, which may be empty (no chunks, no blocks); it names the request and its salt for the segments,
     too. Its id is that of the blend, in all plans and reports."""
     segments: tuple[BlendSegment, ...]
-    """As the server gave them, at least one; all of them begin before `end`. Tokens at `end` and behind are not written."""
+    """As the server gave them, and chunks of `chains`; at least one. All of them begin before `end`. Tokens at `end` and behind
+    are not written."""
     end: int
     """Tokens behind it are vLLM's to compute."""
     block_ids: tuple[int, ...]
@@ -79,6 +108,8 @@ class BlendLoad:
     kept: frozenset[int] = frozenset()
     """Where those of the segments begin that an earlier turn has left: approximate, but computed for what is before them. They
     are `exact` as to their place, and stored under the approximate name; the server knows them by `kept_id`."""
+    chains: tuple[SegmentChain, ...] = ()
+    """Of the segments whose `hash` is empty."""
 
     @property
     def id(self) -> int:

@@ -46,6 +46,10 @@ class RequestState:
     """From this token on its KV may be approximate, and is not stored as if it were exact; None: all of it is exact."""
     kept: int = 0
     """Approximate chunks before this token are on the server, or on their way there."""
+    segments: tuple[range, ...] | None = None
+    """Documents of its prompt, where it is cut; None: that was not asked yet."""
+    segments_done: int = 0
+    """How many of them were stored, or need not be."""
     blended: BlendResult | None = None
     """Of the last blend that went well."""
     kept_tokens: int = 0
@@ -61,14 +65,14 @@ class RequestState:
         self.allocated = self.ran = False
         self.asked_at = None
         self.lookup = None
-        self.stored = self.kept = 0
+        self.stored = self.kept = self.segments_done = 0
         self.tainted_from = None
 
     def use_server(self, server: Server) -> None:
         """Turn to the server that is there now."""
         before, self.server = self.server, server
         if before is not None and before is not server:
-            self.kept = 0
+            self.kept = self.segments_done = 0
             if before.chunk_tokens != server.chunk_tokens:
                 self._identity = None
             if self.stored < self.facts.prompt_tokens // server.chunk_tokens * server.chunk_tokens:

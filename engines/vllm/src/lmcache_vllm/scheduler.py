@@ -7,11 +7,11 @@ ends in a load, a `free`, or the request's `end`.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from lmcache_client import EngineKey
@@ -25,6 +25,7 @@ from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
 from lmcache_vllm.request_state import RequestState
 from lmcache_vllm.scheduler_lookups import PATIENCE_SECONDS, SchedulerLookups
+from lmcache_vllm.segments import chain, is_stored_somehow
 from lmcache_vllm.server_port import Server, ServerPort
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.stats import Counters
@@ -46,11 +47,12 @@ class SchedulerSide:
         workers: int,
         stores: bool = True,
         loads: bool = True,
+        separator: Sequence[int] = (),
         clock: Callable[[], float] = time.monotonic,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         """`workers` report each transfer, and the model name where `placement` has an empty one. Takes `port` over, and
-        closes it."""
+        closes it. `separator`: as `BlendRequests` takes it."""
         self._groups = tuple(groups)
         self._port = port
         self._stores = stores
@@ -59,7 +61,7 @@ class SchedulerSide:
         self._tail_blocks = block_span(self._groups) if settings.save_tail else 0
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
         self._counters = Counters()
-        self._blends = BlendRequests(settings, port, self._counters, clock, workers)
+        self._blends = BlendRequests(settings, port, self._counters, clock, workers, separator)
         self._lookups = SchedulerLookups(
             settings, placement, port, self._counters, clock, patience_seconds, self._blends, self._tail_blocks
         )
@@ -191,7 +193,7 @@ class SchedulerSide:
         others = (ids for table in tables for ids in table)  # beside another connector, which loads into them
         blends = self._blends.planned_blocks()
         written = block_slices.written(step.new_blocks, self._groups)
-        return frozenset(chain(written, blends, *loads, *others)) - {NULL_BLOCK}
+        return frozenset(itertools.chain(written, blends, *loads, *others)) - {NULL_BLOCK}
 
     def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
         for request_id, (computed, count) in step.scheduled.items():
@@ -213,6 +215,31 @@ class SchedulerSide:
             if start < end:
                 state.kept = end
                 yield from self._stores_of(state, step.block_table(request_id), start, end, chunk, approximate=True)
+            yield from self._segment_stores(state, step, computed + count, chunk)
+
+    def _segment_stores(self, state: RequestState, step: StepFacts, written: int, chunk: int) -> Iterable[Transfer]:
+        """The documents of a prompt that are there as a whole, each once."""
+        end, request_id = min(written, self._stored_at_most(state.facts)), state.facts.request_id
+        for segment in self._blends.segments(state)[state.segments_done :]:
+            if segment.stop > end:
+                return
+            state.segments_done += 1
+            if not self._is_to_be_stored(state, segment, chunk):
+                continue
+            (blocks,), size = step.block_table(request_id), self._groups[0].block_tokens
+            own = blocks[segment.start // size : -(-segment.stop // size)]
+            store = self._ledger.begin(request_id, frozenset(own))
+            state.stores.add(store)
+            approximate = segment.start > 0
+            yield chain(state, segment, chunk, approximate=approximate, number=store, request_id=request_id, blocks=own)
+
+    @staticmethod
+    def _is_to_be_stored(state: RequestState, segment: range, chunk: int) -> bool:
+        """At the start of the prompt, whole chunks are stored anyway: its end is left. It is exact, or not stored."""
+        if segment.start == 0:
+            is_exact = state.tainted_from is None or segment.stop <= state.tainted_from
+            return is_exact and len(segment) % chunk > 0
+        return not is_stored_somehow(state, segment)
 
     def _stores_of(
         self,
@@ -226,7 +253,7 @@ class SchedulerSide:
     ) -> Iterable[Transfer]:
         request_id = state.facts.request_id
         for first, last, ids in block_slices.to_store(table, self._groups, start, end, chunk):
-            store = self._ledger.begin(request_id, frozenset(chain(*ids)))
+            store = self._ledger.begin(request_id, frozenset(itertools.chain(*ids)))
             state.stores.add(store)
             self._given.store_begins(request_id, store, -(-last // chunk))
             yield self._transfer(state, store, first, last, chunk, ids, approximate=approximate)

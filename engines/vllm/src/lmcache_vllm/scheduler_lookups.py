@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from lmcache_vllm.lookup import Lookup
 from lmcache_vllm.metadata import kept_id
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.request_state import RequestState
+from lmcache_vllm.segments import ChainQuestion, chain
 from lmcache_vllm.server_port import Question, Server, ServerPort
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.stats import Counters
@@ -54,8 +55,8 @@ class SchedulerLookups:
         self._load_timeout = max(self._timeout, settings.prefetch_timeout_seconds)
         self._early_max = settings.eager_lookups
         self._early: set[str] = set()
-        self._kept: set[str] = set()
-        """Requests that have asked for what an earlier turn has left."""
+        self._beside: dict[str, set[str]] = {}
+        """By request: what it has asked under other ids, for what an earlier turn has left and for its documents."""
 
     def use_model_name(self, model_name: str) -> None:
         """Ask under this name from now on. Before, requests wait for it as they wait for an answer."""
@@ -97,8 +98,9 @@ class SchedulerLookups:
             self._patience_left -= self._clock() - now
         if hit_tokens is not None:
             state.handoff_over = True
-            if not lookup.kept:
-                self._end_kept(state.facts.request_id)  # what it found is of other prompts, or there exactly, too
+            # What else it found is of other prompts, or there exactly, too.
+            used = {kept_id(state.facts.request_id)} if lookup.kept else set()
+            self._end_beside(state.facts.request_id, used.union(each.transfer.request_id for each in lookup.chains))
             self._counters.add("lookup_seconds", lookup.seconds)
             self._counters.add("hit_tokens", hit_tokens)
         elif lookup.waited(now, state.asked_at) >= (self._load_timeout if lookup.is_accepted else self._timeout):
@@ -126,12 +128,15 @@ class SchedulerLookups:
     def end(self, request_id: str) -> None:
         """End all that the request has asked, and release what is held for it."""
         self._port.end(request_id)
-        self._end_kept(request_id)
+        self._end_beside(request_id)
 
-    def _end_kept(self, request_id: str) -> None:
-        if request_id in self._kept:
-            self._kept.discard(request_id)
-            self._port.end(kept_id(request_id))
+    def _end_beside(self, request_id: str, used: Collection[str] = ()) -> None:
+        """All but those that are `used`."""
+        asked = self._beside.pop(request_id, set())
+        for other in asked.difference(used):
+            self._port.end(other)
+        if kept := asked.intersection(used):
+            self._beside[request_id] = kept
 
     def free(self, lookup: Lookup, start: int, end: int) -> None:
         """Release the chunks of `[start, end)`, and the tail if it ends there."""
@@ -145,6 +150,7 @@ class SchedulerLookups:
         state.lookup = None
         facts = state.facts
         asks_segments, kept = self._blends.wants(state), None
+        chains: list[ChainQuestion] = []
         if server is None or not self._placement.model_name or not _looks_up(state):
             return None
         state.use_server(server)
@@ -157,6 +163,8 @@ class SchedulerLookups:
             question = self._port.look_up_blend(key)
             if question is not None and self._blends.keeps:
                 kept = self._ask_kept(state, key)
+            if question is not None:
+                chains = self._ask_chains(state, key, server.chunk_tokens)
         else:
             key = self._key(state, state.encoded_tokens(end), end + -end % server.chunk_tokens)
             handoff = None if facts.handoff and (facts.handoff.gives or state.handoff_over) else facts.handoff
@@ -165,13 +173,35 @@ class SchedulerLookups:
             return None
         self._counters.add("lookups")
         self._counters.add("lookup_tokens", end)
-        state.lookup = Lookup(key, end, server, question, self._clock, asks_segments, kept)
+        state.lookup = Lookup(key, end, server, question, self._clock, asks_segments, kept, chains)
         return state.lookup
 
     def _ask_kept(self, state: RequestState, key: EngineKey) -> Question | None:
         name, request_id = self._placement.key_name(state.variant, approximate=True), key.request_id
-        self._kept.add(request_id)
-        return self._port.look_up_blend(msgspec.structs.replace(key, model_name=name, request_id=kept_id(request_id)))
+        return self._ask_beside(
+            request_id, msgspec.structs.replace(key, model_name=name, request_id=kept_id(request_id)), blends=True
+        )
+
+    def _ask_chains(self, state: RequestState, key: EngineKey, chunk_tokens: int) -> list[ChainQuestion]:
+        """What is exact comes before what is not."""
+        found = []
+        for segment in self._blends.segments(state):
+            for approximate in (False, True):
+                transfer = chain(state, segment, chunk_tokens, approximate=approximate)
+                own = msgspec.structs.replace(
+                    key,
+                    model_name=self._placement.key_name(transfer.variant, approximate=approximate),
+                    token_ids=msgspec.Raw(transfer.tokens),
+                    end=transfer.end,
+                    request_id=transfer.request_id,
+                )
+                if question := self._ask_beside(key.request_id, own):
+                    found.append(ChainQuestion(transfer, question))
+        return found
+
+    def _ask_beside(self, request_id: str, key: EngineKey, *, blends: bool = False) -> Question | None:
+        self._beside.setdefault(request_id, set()).add(key.request_id)
+        return self._port.look_up_blend(key) if blends else self._port.look_up(key)
 
     def _end(self, state: RequestState, server: Server, tokens: int) -> int:
         """Of what can be stored of the first `tokens`."""

@@ -15,6 +15,8 @@ DEFAULT_URL: Final = "tcp://127.0.0.1:5555"
 BLEND_MODES: Final = ("off", "requests", "all")
 LAYERS_MAX: Final = 16
 """Check layers of a blend."""
+SEPARATOR_MAX: Final = 64
+"""Characters or tokens of what is between documents."""
 _URL_CHARS_MAX: Final = 256
 _STOCK_KEYS: Final = {"lmcache.mp.host": "lmcache.host", "lmcache.mp.port": "lmcache.port"}
 
@@ -63,6 +65,8 @@ class Settings:
     """Tokens of blends that one step computes at most."""
     blend_keep: bool = False
     """Store what blends computed over KV that is not exact, under a name of its own, for the next turn of a conversation."""
+    blend_special_str: str | tuple[int, ...] = ()
+    """What is between the documents of a prompt, as text or as token ids; empty: prompts are not cut."""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -88,6 +92,10 @@ class Settings:
             given["save_tail"] = True
         elif "engine_url" in given:
             raise ValueError("'lmcache.engine_url' has no effect without 'lmcache.pd_role': give both of them or none")
+        if given.get("blend_special_str") and given.get("blend", "off") == "off":
+            raise ValueError(
+                "'lmcache.blend_special_str' has no effect without 'lmcache.blend': give both of them or none"
+            )
         settings = cls(**given)
         settings._check_lengths()
         return settings
@@ -199,6 +207,21 @@ def _numbers(key: str, value: Any, like: str) -> tuple[float, ...]:
     return tuple(float(number) for number in value)
 
 
+def _separator(key: str, value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str) and 0 < len(value) <= SEPARATOR_MAX:
+        return value
+    are_tokens = isinstance(value, list | tuple) and all(
+        isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 1 << 31
+        for token in value[:SEPARATOR_MAX]
+    )
+    if not are_tokens or not 0 < len(value) <= SEPARATOR_MAX:
+        raise ValueError(
+            f"'{key}' is {shown(value)}; it is a text like \" # # \", or a list of token ids, "
+            f"of at most {SEPARATOR_MAX} characters or ids"
+        )
+    return tuple(value)
+
+
 def _above_zero(key: str, value: Any) -> int:
     if not _count(key, value):
         raise ValueError(f"'{key}' is 0; it is a whole number from 1")
@@ -235,6 +258,7 @@ _READERS: Final = {
     "blend_min_tokens": _count,
     "blend_step_tokens": _above_zero,
     "blend_keep": _flag,
+    "blend_special_str": _separator,
 }
 
 

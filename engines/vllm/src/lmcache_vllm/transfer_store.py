@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from lmcache_client import ABANDON_STORE, EngineKey, LMCacheError, NoAnswerError, PrepareStoreReply
+from lmcache_vllm.blend_store import SegmentGather
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_registration import Registration
 from lmcache_vllm.transfer_session import ServerSession
 from lmcache_vllm.transfer_task import CancelledError, Outcome, TransferTask
 
+if TYPE_CHECKING:  # it needs torch
+    from lmcache_vllm.blend_pages import BlendPages
+
 logger = logging.getLogger(__name__)
+
+Gather = Callable[[Sequence[Sequence[int]], Sequence[int], Sequence[int]], int]
+"""As `ChunkPages.gather`."""
 
 
 def store(
@@ -20,9 +28,11 @@ def store(
     session: ServerSession,
     placement: Placement,
     after_reading: Callable[[], None],
+    rows: BlendPages | None = None,
 ) -> Outcome:
     """Store the chunks of a transfer that the server does not have yet. Waits for the server; raises nothing because of
-    it. `after_reading` is called as soon as the blocks are not needed any more, once, if they were read to the end.
+    it. `after_reading` is called as soon as the blocks are not needed any more, once, if they were read to the end. `rows`: the
+    same pages, token by token, which segments need.
 
     A chunk is published only when all of it was copied: whatever goes wrong gives the lease back instead.
     """
@@ -33,12 +43,18 @@ def store(
             return Outcome(failure="chunk_size")
         key = task.key(placement)
         asked = time.monotonic()
+        gather: Gather = registration.pages.gather
+        if task.transfer.segment is not None:
+            if rows is None:
+                return Outcome(failure="no_blending")
+            gather = SegmentGather(task.transfer.segment, rows, registration.pages)
         try:
-            registration.pages.check(task.transfer.block_ids, task.chunks)
+            if task.transfer.segment is None:
+                registration.pages.check(task.transfer.block_ids, task.chunks)
             reply = registration.channel.prepare_store(key, registration.instance_id)
             if reply.context.slots:
                 registration.heard(asked)
-            return _fill(task, registration, key, reply, after_reading)
+            return _fill(task, registration, key, reply, gather, after_reading)
         except NoAnswerError as error:
             logger.warning("a store was not answered request=%s reason=%s", task.transfer.request_id, error)
             session.suspect(registration)
@@ -56,6 +72,7 @@ def _fill(
     registration: Registration,
     key: EngineKey,
     reply: PrepareStoreReply,
+    gather: Gather,
     after_reading: Callable[[], None],
 ) -> Outcome:
     slots, indexes = reply.context.slots, reply.context.chunk_indices
@@ -66,7 +83,7 @@ def _fill(
         places = dict(zip(indexes, registration.addresses(slots), strict=True))
         if len(places) != len(slots) or not all(0 <= chunk < task.chunks for chunk in places):
             raise ValueError(f"the server asked for the chunks {indexes} of {task.chunks}")
-        moved = _gather(task, registration, places)
+        moved = _gather(task, registration, places, gather)
     except CancelledError:
         failure = "cancelled"
     except TimeoutError:
@@ -83,12 +100,12 @@ def _fill(
     return Outcome(moved)
 
 
-def _gather(task: TransferTask, registration: Registration, places: dict[int, int]) -> int:
+def _gather(task: TransferTask, registration: Registration, places: dict[int, int], gather: Gather) -> int:
     """Copy chunks, by number, to addresses. Raises TimeoutError when the registration is fenced."""
     moved = 0
     for batch in registration.pages.batches(sorted(places)):
         with task.touching():
             if registration.is_fenced:
                 raise TimeoutError
-            moved += registration.pages.gather(task.transfer.block_ids, batch, [places[chunk] for chunk in batch])
+            moved += gather(task.transfer.block_ids, batch, [places[chunk] for chunk in batch])
     return moved

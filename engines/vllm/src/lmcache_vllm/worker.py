@@ -316,7 +316,11 @@ class WorkerSide:
             started = time.monotonic()
             try:
                 outcome = self._too_late(task) or store(
-                    task, session, self._placement, lambda: self._board.store_read(task.transfer)
+                    task,
+                    session,
+                    self._placement,
+                    lambda: self._board.store_read(task.transfer),
+                    self._blending.pages if self._blending is not None else None,
                 )
             except Exception:  # its blocks wait for it: they must be given back, and the thread must live
                 logger.exception("a store failed request=%s", task.transfer.request_id)
