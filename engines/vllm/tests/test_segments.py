@@ -284,14 +284,15 @@ def test_a_document_is_stored_out_of_its_prompt_and_loaded_into_another(
         before = rows_of(paged, blocks)[:, start : place.end]
         own = blocks[start // BLOCK_TOKENS : -(-place.end // BLOCK_TOKENS)]
         encoded = bytes(encode_tokens(padded))
-        chained = Transfer(77, "r", encoded, 0, len(padded), size, (tuple(own),), segment=place)
+        name: dict[str, Any] = {"variant": VARIANT if start else "", "approximate": start > 0}
+        chained = Transfer(77, "r", encoded, 0, len(padded), size, (tuple(own),), segment=place, **name)
         worker.store(chained)
         assert worker.counts["stores"] == 1
 
         # As a prefix: the document's own positions, and zeros behind it.
         paged.wipe()
         alone = list(range(len(padded) // BLOCK_TOKENS))
-        worker.load(transfer(padded, [[each + 1 for each in alone]], end=len(padded)))
+        worker.load(replace(transfer(padded, [[each + 1 for each in alone]], end=len(padded)), **name))
         found = rows_of(paged, [each + 1 for each in alone])
         np.testing.assert_allclose(found[:, :tokens], turned(before, -start), rtol=1e-5, atol=1e-4)
         np.testing.assert_array_equal(found[:, :tokens, :, WIDTH:], before[..., WIDTH:])
@@ -300,8 +301,8 @@ def test_a_document_is_stored_out_of_its_prompt_and_loaded_into_another(
         # Into another prompt.
         paged.wipe()
         target, elsewhere = 21, [11, 3, 8, 31, 12]
-        nothing = replace(chained, tokens=b"\x90", end=0, block_ids=((),), segment=None)
-        (segments, chains) = with_chains((), 0, [(replace(chained, segment=SegmentPlace(target, tokens)), 9)])
+        nothing = Transfer(76, "r", b"\x90", 0, 0, size, ((),))
+        segments, chains = with_chains((), 0, [(replace(chained, segment=SegmentPlace(target, tokens)), 9)])
         end = target + tokens - 1
         order = BlendLoad(nothing, segments, end, tuple(elsewhere), b"", "full", (0.1,), chains=chains)
         loaded, outcome = load_blend(TransferTask(nothing), order, worker.side._session, worker.side._placement, pages)

@@ -4,6 +4,7 @@ of what a request adds to that.
     llama-8b##9f86d081884c7d65                      an engine
     llama-8b##9f86d081884c7d65##blend               what its blends computed over KV that is not exact
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with a LoRA adapter
+    llama-8b##9f86d081884c7d65##blend%%1b4f0e9851971998    documents of its prompts, computed behind other tokens
 
 The server compares whole names, so that engines share KV exactly when all of their facts are equal. Names are made here and
 split by the server (`lmcache_core.parse_model_name`).
