@@ -208,7 +208,7 @@ class Tokenizer:
         return [ord(each) for each in text if each != "~"]
 
 
-@pytest.mark.parametrize(("separator", "tokens"), [((), ()), ((5, 6), (5, 6)), ("##", (35, 35))])
+@pytest.mark.parametrize(("separator", "tokens"), [("", ()), ((5, 6), (5, 6)), ("##", (35, 35))])
 def test_a_text_is_turned_into_tokens(separator: Any, tokens: Sequence[int]) -> None:
     assert separator_tokens(Settings(blend_special_str=separator), None, lambda _: Tokenizer()) == tokens
 

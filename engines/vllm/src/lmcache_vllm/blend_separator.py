@@ -14,8 +14,10 @@ def separator_tokens(
     """Empty: prompts are not cut. Raises ValueError for a text that this engine cannot turn into tokens. `open_tokenizer`:
     vLLM's where it is None."""
     given = settings.blend_special_str
-    if not isinstance(given, str):
+    if isinstance(given, tuple):
         return given
+    if not given:
+        return ()
     if open_tokenizer is None:
         from vllm.tokenizers import cached_tokenizer_from_config as open_tokenizer
     key = f"{PREFIX}blend_special_str"

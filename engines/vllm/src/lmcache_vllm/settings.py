@@ -65,7 +65,7 @@ class Settings:
     """Tokens of blends that one step computes at most."""
     blend_keep: bool = False
     """Store what blends computed over KV that is not exact, under a name of its own, for the next turn of a conversation."""
-    blend_special_str: str | tuple[int, ...] = ()
+    blend_special_str: str | tuple[int, ...] = ""
     """What is between the documents of a prompt, as text or as token ids; empty: prompts are not cut."""
 
     @classmethod
