@@ -237,3 +237,18 @@ def test_a_document_is_found_wherever_it_lies_and_after_a_restart_of_the_index(a
         machine.steps_without_delay()
     assert machine.ranks.ranks[0].chained_tokens == len(document)
     machine.teardown()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_document_that_remembers_others_taints_a_prompt_that_begins_with_it(ahead: int) -> None:
+    machine = BlendSchedules()
+    machine.start(ahead, False, 30, save_decode=False, save_tail=False, at_once=True, eager=2, cuts=True)
+    machine.server.objects.clear()
+    document = list(range(40, 60))
+    for prompt in ([1, 2, 3, END, *document, END, 7], [*document, END, 9, 9]):
+        machine.add(prompt, 1, "", BLEND)
+        for _ in range(8):
+            machine.steps_without_delay()
+        machine.nothing_approximate_has_an_exact_name()
+    assert machine.ranks.ranks[0].chained_tokens == len(document)
+    machine.teardown()

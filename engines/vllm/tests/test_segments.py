@@ -26,11 +26,13 @@ from lmcache_kv_layout import ChunkRows, Rotary
 from lmcache_vllm.blend_choice import BlendChoice
 from lmcache_vllm.blend_load import load_blend
 from lmcache_vllm.blend_separator import separator_tokens
+from lmcache_vllm.blend_store import SegmentGather
 from lmcache_vllm.kv_caches import KVCaches
 from lmcache_vllm.metadata import BlendLoad, SegmentPlace, Transfer
 from lmcache_vllm.request_facts import RequestFacts
 from lmcache_vllm.segments import SEGMENTS_MAX, VARIANT, cut, with_chains
 from lmcache_vllm.settings import Settings
+from lmcache_vllm.transfer_pages import ChunkPages, HostCopier
 from lmcache_vllm.transfer_task import TransferTask
 
 # Where prompts are cut
@@ -311,6 +313,18 @@ def test_a_document_is_stored_out_of_its_prompt_and_loaded_into_another(
         np.testing.assert_allclose(found[:, target:end], turned(before, target - start)[:, :-1], rtol=1e-5, atol=2e-4)
         assert not found[:, :target].any()
         assert not found[:, end:].any()
+
+
+def test_nothing_old_is_behind_the_end_of_a_document() -> None:
+    paged = fused_hnd()
+    pages = ChunkPages(KVCaches(paged.tensors, paged.groups, "HND"), CHUNK_TOKENS, HostCopier())
+    rows: Any = Rows(KVCaches(paged.tensors, paged.groups, "HND"))
+    chunk = np.full(pages.payload_bytes, 0xA5, np.uint8)
+    gather = SegmentGather(SegmentPlace(5, CHUNK_TOKENS + 3), rows, pages)
+    assert gather([[3, 1, 2]], [1], [chunk.ctypes.data]) == 3 * pages.payload_bytes // CHUNK_TOKENS
+    by_row = chunk.reshape(len(paged.tensors), CHUNK_TOKENS, -1)
+    assert by_row[:, :3].any()
+    assert not by_row[:, 3:].any()
 
 
 def test_a_document_that_is_not_there_is_a_gap(server: ServerProcess) -> None:
