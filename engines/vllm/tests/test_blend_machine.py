@@ -244,6 +244,7 @@ def test_a_document_that_remembers_others_taints_a_prompt_that_begins_with_it(ah
     machine = BlendSchedules()
     machine.start(ahead, False, 30, save_decode=False, save_tail=False, at_once=True, eager=2, cuts=True)
     machine.server.objects.clear()
+    machine.server.indexes = False
     document = list(range(40, 60))
     for prompt in ([1, 2, 3, END, *document, END, 7], [*document, END, 9, 9]):
         machine.add(prompt, 1, "", BLEND)
