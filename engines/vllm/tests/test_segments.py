@@ -172,7 +172,7 @@ def test_a_document_is_loaded_as_a_chain_of_its_own(space: str, names: int) -> N
         (8, 12, 15, True),
     ]
     (chain,) = load.chains
-    assert (chain.found, chain.starts, chain.transfer.approximate) == (2, {4, 12}, bool(space))
+    assert (chain.found, chain.starts, chain.transfer.approximate) == (2, frozenset({4, 12}), bool(space))
     asked = {key.request_id: key.model_name for key in rig.server.keys}
     assert asked[chain.transfer.request_id] == ("model" + space if space else "model")
     assert list(array("i", load.token_ids)) == PROMPT.tokens[:15]

@@ -18,10 +18,8 @@ def separator_tokens(
         return given
     if not given:
         return ()
-    if open_tokenizer is None:
-        from vllm.tokenizers import cached_tokenizer_from_config as open_tokenizer
     key = f"{PREFIX}blend_special_str"
-    tokenizer = open_tokenizer(model_config)
+    tokenizer = (open_tokenizer or _open_tokenizer)(model_config)
     if tokenizer is None:
         raise ValueError(
             f"'{key}' is the text {given!r}, and this engine has no tokenizer: give it as a list of token ids"
@@ -32,3 +30,9 @@ def separator_tokens(
             f"'{key}' is {given!r}, of which the tokenizer makes no tokens: give another text, or token ids"
         )
     return tokens
+
+
+def _open_tokenizer(model_config: Any) -> Any:
+    from vllm.tokenizers import cached_tokenizer_from_config  # as vLLM's front end has it
+
+    return cached_tokenizer_from_config(model_config)
