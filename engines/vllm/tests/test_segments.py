@@ -50,7 +50,7 @@ from lmcache_vllm.transfer_task import TransferTask
         ("|d", []),
     ],
 )
-def test_the_question_is_no_document(prompt: str, segments: list[range]) -> None:
+def test_the_question_is_not_a_document(prompt: str, segments: list[range]) -> None:
     assert cut([ord(each) for each in prompt], [ord("|")]) == tuple(segments)
 
 
@@ -215,7 +215,7 @@ def test_a_text_is_turned_into_tokens(separator: Any, tokens: Sequence[int]) -> 
     assert separator_tokens(Settings(blend_special_str=separator), None, lambda _: Tokenizer()) == tokens
 
 
-def test_a_text_that_is_no_tokens_is_refused() -> None:
+def test_a_text_without_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="has no tokenizer: give it as a list of token ids"):
         separator_tokens(Settings(blend_special_str="#"), None, lambda _: None)
     with pytest.raises(ValueError, match="makes no tokens"):
@@ -327,7 +327,7 @@ def test_nothing_old_is_behind_the_end_of_a_document() -> None:
     assert not by_row[:, 3:].any()
 
 
-def test_a_document_that_is_not_there_is_a_gap(server: ServerProcess) -> None:
+def test_a_document_that_has_gone_is_a_gap(server: ServerProcess) -> None:
     paged = fused_hnd()
     with rig(server.port, paged) as worker:
         caches: Any = worker.side._caches

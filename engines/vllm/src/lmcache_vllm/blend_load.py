@@ -53,7 +53,7 @@ def load_blend(
 
 
 def _part(order: BlendLoad, *, kept: bool) -> BlendLoad:
-    """The same, of the segments that an earlier turn has left, or of the others that are no chunks of chains."""
+    """The same, of the segments that an earlier turn has left, or of the others but for chunks of chains."""
     return replace(
         order, segments=tuple(each for each in order.segments if each.hash and (each.start in order.kept) is kept)
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # it imports lookups, which import this
     from lmcache_vllm.request_state import RequestState
 
 SEGMENTS_MAX: Final = 128
-"""Of a prompt; two lookups each. What is behind is no segment."""
+"""Of a prompt; two lookups each. What is behind them is not cut."""
 VARIANT: Final = fingerprint({"segments": True})
 """Of the approximate name. Requests that blend have no variant of their own: adapters and images are not blended."""
 
