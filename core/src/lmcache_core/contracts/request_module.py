@@ -148,8 +148,26 @@ class Workers(Protocol):
 
 
 class PageMover(Protocol):
-    """Moves tokens of stored chunks into the pages of workers that let the server copy.  Safe from any thread.  Raises
+    """Moves tokens between stored chunks and the pages of workers that let the server copy.  Safe from any thread.  Raises
     ProtocolError that says what is wrong, with nothing changed."""
+
+    def register_rows(
+        self, instance_id: int, tensors: Sequence[msgspec.msgpack.Ext], model_name: str, world_size: int
+    ) -> None:
+        """A worker whose K and V are rows, one for each token: of each layer a tensor `[K and V][row][elements, or heads and
+        elements]`.  Each row is a block.  It leaves by `Workers.unregister`."""
+
+    def copy_rows(
+        self,
+        worker: Worker,
+        held: SlotReferences,
+        rows: Sequence[int],
+        into_slots: bool,
+        ready: bytes,
+        finish: Callable[[bool], bool],
+    ) -> tuple[bytes, bool]:
+        """Fill slots from such rows, or rows from slots.  A row for each token of each chunk; -1: zeros in a slot, nothing in
+        the buffer.  What it returns, and `finish`, are as for `move`."""
 
     def share_rope(self, worker: Worker, rope: RopeTables) -> None:
         """How K of a worker depends on its position, until the worker leaves."""

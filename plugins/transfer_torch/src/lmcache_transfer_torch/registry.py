@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from lmcache_core import ModuleContext, ProtocolError, RefusedRegistrations, Worker, check_groups
-from lmcache_kv_layout import PagedGroup, detect_groups
+from lmcache_kv_layout import NO_BLOCK, LayoutHints, PagedGroup, TensorView, detect_groups
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.descriptors import Storage, read_views
 from lmcache_transfer_torch.device import DeviceError, WorkerMemory
@@ -73,6 +73,22 @@ class Registry:
         except (ProtocolError, ValueError, DeviceError) as error:
             self._refused.note(self._context, instance_id, error)
 
+    def register_rows(
+        self, instance_id: int, tensors: Sequence[msgspec.msgpack.Ext], model_name: str, world_size: int
+    ) -> None:
+        """See PageMover.  The caller keeps the reason of a refusal."""
+        try:
+            device, storages, views = read_views(tensors)
+            rows = detect_groups([_as_pages(view) for view in views], LayoutHints("NHD"), (), device)
+            registered = self._opened(device, storages, rows, NO_BLOCK)
+            try:
+                self._admit(instance_id, model_name, world_size, registered)
+            except BaseException:
+                registered.memory.close()
+                raise
+        except (ValueError, DeviceError) as error:
+            raise ProtocolError(str(error)) from None
+
     def _is_known(self, instance_id: int) -> bool:
         worker = self._context.workers.find(instance_id)
         return worker is not None and self.find(worker) is not None
@@ -132,16 +148,20 @@ class Registry:
 
     def _import(self, claim: Claim) -> tuple[str, RegisteredWorker]:
         """The worker's device and memory, by its own description.  Raises ProtocolError, ValueError or DeviceError."""
-        tokens = self._context.chunk_tokens
         device, storages, views = read_views(claim.tensors)
         engine_groups = [group.read() for group in claim.groups]
+        groups = detect_groups(views, claim.hints.read(), engine_groups, device, claim.engine)
+        return device, self._opened(device, storages, groups, self._settings.null_block_id)
+
+    def _opened(
+        self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup], null_block: int
+    ) -> RegisteredWorker:
+        context, tokens = self._context, self._context.chunk_tokens
         paged = tuple(
-            replace(group, order=self._context.order_by_processor(group.dtype, group.block_slots))
-            for group in detect_groups(views, claim.hints.read(), engine_groups, device, claim.engine)
+            replace(group, order=context.order_by_processor(group.dtype, group.block_slots)) for group in groups
         )
         plans = plan_groups(paged, tokens, self._settings.separate_object_groups)
-        memory = self._open(device, storages, paged)
-        return device, RegisteredWorker(memory, paged, plans, tokens, self._settings.null_block_id)
+        return RegisteredWorker(self._open(device, storages, paged), paged, plans, tokens, null_block)
 
     def _open(self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup]) -> WorkerMemory:
         try:
@@ -174,3 +194,18 @@ class Registry:
             registered = self._registered.pop(worker.token, None)
         if registered is not None:
             registered.memory.close()
+
+
+def _as_pages(view: TensorView) -> TensorView:
+    """Rows `[K and V][row][elements, or heads and elements]` as pages of one slot.  Raises ProtocolError for others."""
+    if len(view.shape) not in (3, 4) or view.shape[0] != 2:
+        raise ProtocolError(f"{view} is not [2, rows, elements] or [2, rows, heads, elements]")
+    shape, stride = view.shape, view.stride
+    heads, head = shape[2:-1] or (1,), stride[2:-1] or (stride[1],)
+    return TensorView(
+        view.dtype,
+        (*shape[:2], 1, *heads, shape[-1]),
+        (*stride[:2], stride[1], *head, stride[-1]),
+        view.storage_offset,
+        view.storage,
+    )

@@ -1,9 +1,11 @@
-"""Tokens of chunks into pages in host memory, K turned to another position: what modules that blend ask for."""
+"""What modules that blend ask for: tokens of chunks into pages in host memory, K turned to another position, and rows copied
+as they are."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,10 +20,10 @@ from lmcache_kv_layout import NO_BLOCK, ChunkRows, EngineKVFormat, KVPlaces, Lay
 from lmcache_transfer_torch.cpu.memory import CpuMemory
 from lmcache_transfer_torch.cpu.segment import copy_of_segment
 from lmcache_transfer_torch.descriptors import CpuStorage, read_views
-from lmcache_transfer_torch.device import DeviceError
+from lmcache_transfer_torch.device import DeviceError, TransferJob, TransferPart
 from lmcache_transfer_torch.registered import RegisteredWorker
 from lmcache_transfer_torch.registry import Registry
-from lmcache_transfer_torch.transfer import Transfers
+from lmcache_transfer_torch.transfer import IN_FLIGHT_MAX, Transfers
 
 if TYPE_CHECKING:
     from lmcache_kv_layout import Rotary
@@ -59,6 +61,43 @@ class RowMover:
     def __len__(self) -> int:
         """Workers that have shared theirs."""
         return len(self._ropes)
+
+    def register_rows(
+        self, instance_id: int, tensors: Sequence[msgspec.msgpack.Ext], model_name: str, world_size: int
+    ) -> None:
+        self._workers.register_rows(instance_id, tensors, model_name, world_size)
+
+    def copy_rows(
+        self,
+        worker: Worker,
+        held: SlotReferences,
+        rows: Sequence[int],
+        into_slots: bool,
+        ready: bytes,
+        finish: Callable[[bool], bool],
+    ) -> tuple[bytes, bool]:
+        registered = self._workers.find(worker)
+        if registered is None or len(registered.groups) != 1:
+            raise ProtocolError("the worker has not registered one kernel group for the server to copy")
+        (group,) = registered.groups
+        wanted = len(held.slots) * group.blocks_per_chunk(self._context.chunk_tokens)
+        if len(rows) != wanted:
+            raise ProtocolError(f"{len(rows)} rows for {len(held.slots)} chunks; {wanted} are needed")
+        if rows and not NO_BLOCK <= min(rows) <= max(rows) < group.blocks:
+            raise ProtocolError(f"row {max(rows)} is asked for; the worker has the rows 0 to {group.blocks - 1}")
+        if not self._transfers.has_room(worker.token):
+            raise ProtocolError(f"the worker has {IN_FLIGHT_MAX} transfers under way; it must wait for them")
+        job = TransferJob((TransferPart(0, array("q", rows), self._addresses(held)),), ready)
+
+        def finished(arrived: bool) -> bool:
+            done = finish(arrived)
+            moved = len(held.slots) * registered.chunk_bytes if done else 0
+            self._transfers.moved(**{"stored" if into_slots else "retrieved": moved})
+            return done
+
+        memory = registered.memory
+        submit = partial(memory.submit_gather if into_slots else memory.submit_scatter, job)
+        return self._transfers.begin(worker.token, [held], submit, finished)
 
     def share_rope(self, worker: Worker, rope: RopeTables) -> None:
         registered, _ = self._in_host_memory(worker)

@@ -6,12 +6,12 @@ import ctypes
 import dataclasses
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from lmcache_core import EngineKey, encode_tokens
+from lmcache_core import EngineKey, SpaceFields, encode_tokens, pack_kv_rank
 from lmcache_devkit.module_bench import CHUNK_TOKENS, ModuleBench
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.cuda.device import CudaDevice
@@ -41,7 +41,7 @@ class Site:
         tensors = [extension(self.described(address)) for address in self.layers]
         self.call("register_kv_cache", WORKER, tensors, "m", 1, "vllm", Hints(kv_layout="HND"), list[EngineGroupInfo]())
 
-    def described(self, address: int) -> dict[str, Any]:
+    def described(self, address: int, shape: Sequence[int] = SHAPE, stride: Sequence[int] = STRIDE) -> dict[str, Any]:
         return {
             "type": "cuda_raw",
             "ipc_handle": self.machine.share(address, NBYTES),
@@ -50,8 +50,8 @@ class Site:
             "version": 1,
             "metadata": {
                 "dtype": "float32",
-                "shape": SHAPE,
-                "stride": STRIDE,
+                "shape": shape,
+                "stride": stride,
                 "storage_offset": 0,
                 "device_uuid": UUIDS[0],
             },
@@ -158,6 +158,54 @@ def test_a_retrieve_that_fails_on_its_way_is_answered_with_false_and_the_event_b
     site.until(lambda: site.module.status()["transfers_in_flight"] == 0)
     assert site.module.status()["transfers_failed"] == 1
     site.close()
+
+
+def test_rows_of_a_buffer_are_stored_and_come_to_other_rows() -> None:
+    site = Site()
+    context, storage = site.bench.context, site.bench.storage
+    [mover] = context.page_movers
+    rows, width = 64, 32
+    site.layers = [site.machine.allocate(NBYTES) for _ in range(LAYERS)]
+    tensors = [extension(site.described(each, (2, rows, width), (rows * width, width, 1))) for each in site.layers]
+    mover.register_rows(9, tensors, "rows", 1)
+    worker = context.workers.find(9)
+    assert worker is not None
+    space = context.space(SpaceFields("rows", ""), pack_kv_rank(1, 0), worker.layout)
+    filled, _ = storage.reserve(worker.token, space, [b"h" * 32])
+    taken = [*range(rows - 1, rows - CHUNK_TOKENS, -1), -1]
+    site.fill(3)
+    stored = [_row(site, layer, kv, row) for kv in (0, 1) for layer in range(LAYERS) for row in taken]
+    assert mover.copy_rows(
+        worker, filled, taken, True, _happened(site), lambda arrived: arrived and storage.publish(filled, 0, "r")
+    )[1]
+    site.until(lambda: site.cached() == 1)
+    held = storage.acquire(worker.token, "r", space, [b"h" * 32], 0)
+    assert held is not None
+    assert bytes(storage.payload(held.slots[0])) == b"".join(stored)
+    site.fill(50)
+    given = [-1, *range(1, CHUNK_TOKENS)]
+    before = [_row(site, layer, kv, 0) for kv in (0, 1) for layer in range(LAYERS)]
+    ended: list[bool] = []
+
+    def ends(arrived: bool) -> bool:
+        ended.append(arrived)
+        return arrived
+
+    event, moved = mover.copy_rows(worker, held, given, False, _happened(site), ends)
+    assert moved
+    site.until(lambda: site.machine.has_happened(event) and ended == [True])
+    storage.release(held)
+    after = [_row(site, layer, kv, at) for kv in (0, 1) for layer in range(LAYERS) for at in range(CHUNK_TOKENS)]
+    for plane in range(2 * LAYERS):
+        first = plane * CHUNK_TOKENS
+        assert after[first] == before[plane]
+        assert after[first + 1 : first + CHUNK_TOKENS] == stored[first + 1 : first + CHUNK_TOKENS]
+    site.close()
+
+
+def _row(site: Site, layer: int, kv: int, row: int) -> bytes:
+    """128 bytes of a buffer of 64 rows; zeros for a row that is -1."""
+    return bytes(128) if row < 0 else ctypes.string_at(site.layers[layer] + (kv * 64 + row) * 128, 128)
 
 
 def _again(site: Site) -> Any:
