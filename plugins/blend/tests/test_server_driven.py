@@ -23,9 +23,9 @@ from lmcache_blend.messages import (
     UNREGISTER_ROPE,
     UNREGISTER_ROPE_V3,
     Found,
-    Match,
 )
 from lmcache_blend.module import BlendModule
+from lmcache_client import BlendMatch
 from lmcache_core.app.server import Server
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_transfer_torch.messages import REGISTER, STORE, UNREGISTER
@@ -209,7 +209,7 @@ def client(server: Server) -> Iterator[RawClient]:
         client.fake.scheduler.clear()
 
 
-def check(client: RawClient, prompt: Sequence[int], matches: Sequence[Match], blocks: Sequence[int]) -> None:
+def check(client: RawClient, prompt: Sequence[int], matches: Sequence[BlendMatch], blocks: Sequence[int]) -> None:
     """Every row of a match is right, every other one is as it was."""
     there = np.zeros(len(blocks) * SLOTS, bool)
     for each in matches:
@@ -289,7 +289,7 @@ def test_groups_have_tables_and_head_sizes_of_their_own(server: Server) -> None:
         client.fake.end()
 
 
-def moved(client: RawClient) -> tuple[list[int], list[Match]]:
+def moved(client: RawClient) -> tuple[list[int], list[BlendMatch]]:
     client.store(FIRST)
     prompt = [1, 2, 3, *FIRST, 4]
     found = client.lookup(prompt)
@@ -298,7 +298,7 @@ def moved(client: RawClient) -> tuple[list[int], list[Match]]:
     return prompt, list(found.non_prefix_segments)
 
 
-def with_(match: Match, **changes: Any) -> Match:
+def with_(match: BlendMatch, **changes: Any) -> BlendMatch:
     return msgspec.structs.replace(match, **changes)
 
 
@@ -450,7 +450,7 @@ def test_where_nothing_copies_into_pages_the_handshake_says_so() -> None:
         with FakeEngine(server.info.engine_endpoint) as engine:
             assert engine.worker.call(HANDSHAKE, 1) == (1, False)
             key = engine.key(FIRST, "r", 0, len(FIRST))
-            match = Match(0, SIZE, 0, SIZE, b"x")
+            match = BlendMatch(0, SIZE, 0, SIZE, b"x")
             assert engine.worker.call(RETRIEVE, key, [match], [[1]], engine.instance_id, EVENT) == NO
         refused = server.status()["modules"]["blend"]["refused"]
         assert any("--supported-transfer-mode auto or lmcache_driven" in reason for reason in refused)

@@ -4,6 +4,7 @@ from .blend import (
     BLEND_LOOKUP as BLEND_LOOKUP,
     BLEND_PREPARE as BLEND_PREPARE,
     BlendAnswer as BlendAnswer,
+    BlendMatch as BlendMatch,
     BlendSegment as BlendSegment,
     BlendSlots as BlendSlots,
     RopeTables as RopeTables,

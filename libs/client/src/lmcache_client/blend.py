@@ -31,6 +31,17 @@ class BlendSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """It goes on where the segment before it ends, in the prompt and in the stored one: between them there is no seam."""
 
 
+class BlendMatch(msgspec.Struct, frozen=True, gc=False):
+    """Tokens `[cur_st, cur_ed)` of a prompt are tokens `[old_st, old_ed)` of what the chunk was stored with: a segment as it is
+    in the requests `cb_...`."""
+
+    old_st: int
+    old_ed: int
+    cur_st: int
+    cur_ed: int
+    hash: bytes
+
+
 class BlendAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What is there of a prompt, and held for its workers."""
 

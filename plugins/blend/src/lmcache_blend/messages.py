@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from lmcache_client import BlendMatch
 from lmcache_core import EngineKey, Operation
 
 PROTOCOL_VERSION: Final = 1
@@ -13,22 +14,12 @@ NOT_MOVED: Final = (b"", False)
 """No event to wait for, and nothing moved."""
 
 
-class Match(msgspec.Struct, frozen=True, gc=False):
-    """Tokens `[cur_st, cur_ed)` of a prompt are tokens `[old_st, old_ed)` of the prompt that the chunk was stored with."""
-
-    old_st: int
-    old_ed: int
-    cur_st: int
-    cur_ed: int
-    hash: bytes
-
-
 class Found(msgspec.Struct, frozen=True):
     """What is there of a prompt."""
 
     prefix_coverage_tokens: int = 0
-    non_prefix_segments: tuple[Match, ...] = ()
-    segmented_prefix_segments: tuple[Match, ...] = ()
+    non_prefix_segments: tuple[BlendMatch, ...] = ()
+    segmented_prefix_segments: tuple[BlendMatch, ...] = ()
     """Always empty: own chunks behind a hole are among the others."""
 
 
@@ -40,7 +31,11 @@ REGISTER_ROPE = Operation("cb_register_rope", 25, (*_ROPE, str), None)
 UNREGISTER_ROPE = Operation("cb_unregister_rope", 26, (int,), None)
 UNIFIED_LOOKUP = Operation("cb_unified_lookup", 28, (EngineKey, int), Found | None, NOTHING_FOUND)
 RETRIEVE = Operation(
-    "cb_retrieve_pre_computed", 27, (EngineKey, list[Match], list[list[int]], int, bytes), tuple[bytes, bool], NOT_MOVED
+    "cb_retrieve_pre_computed",
+    27,
+    (EngineKey, list[BlendMatch], list[list[int]], int, bytes),
+    tuple[bytes, bool],
+    NOT_MOVED,
 )
 REORDER_PLAN = Operation("cb_reorder_plan", None, (EngineKey, int, int), list[int], [])
 

@@ -24,9 +24,8 @@ from lmcache_blend.messages import (
     UNREGISTER_ROPE,
     UNREGISTER_ROPE_V3,
     Found,
-    Match,
 )
-from lmcache_client import BlendSegment, RopeTables
+from lmcache_client import BlendMatch, BlendSegment, RopeTables
 from lmcache_core import (
     Call,
     EngineKey,
@@ -121,7 +120,9 @@ class ServerDriven:
             return NOTHING_FOUND
         answer = module.result(call.connection, prompt, found)
         module.count_found(answer)
-        segments = [Match(each.old_start, each.old_end, each.start, each.end, each.hash) for each in answer.segments]
+        segments = [
+            BlendMatch(each.old_start, each.old_end, each.start, each.end, each.hash) for each in answer.segments
+        ]
         return Found(answer.prefix_tokens, tuple(segments))
 
     def _keep(self, name: tuple[bytes, str], prompt: Prompt) -> None:
@@ -136,7 +137,7 @@ class ServerDriven:
         self,
         call: Call,
         key: EngineKey,
-        matches: list[Match],
+        matches: list[BlendMatch],
         block_ids: list[list[int]],
         instance_id: int,
         event: bytes,
@@ -173,7 +174,7 @@ class ServerDriven:
         """Prompts are not rewritten."""
         return []
 
-    def _segment(self, match: Match, own: Sequence[bytes]) -> BlendSegment:
+    def _segment(self, match: BlendMatch, own: Sequence[bytes]) -> BlendSegment:
         at, rest = divmod(match.cur_st, self._context.chunk_tokens)
         is_own = not rest and match.old_st == match.cur_st and own[at : at + 1] == [match.hash]
         return BlendSegment(match.old_st, match.old_ed, match.cur_st, match.cur_ed, match.hash, exact=is_own)
