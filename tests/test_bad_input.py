@@ -53,6 +53,16 @@ def adapter(**fields: object) -> list[str]:
             USAGE,
             ["--engine-type blend", "--supported-transfer-mode engine_driven", "--no-l1-shared-memory", "leave one"],
         ),
+        (
+            ["--engine-type", "blend_legacy", "--supported-transfer-mode", "engine_driven"],
+            USAGE,
+            ["--engine-type blend_legacy", "--supported-transfer-mode engine_driven", "use auto or lmcache_driven"],
+        ),
+        (
+            ["--engine-type", "blend_legacy", "--blend-special-tokens", "674,#"],
+            USAGE,
+            ["--blend-special-tokens", "'#'", "valid integer"],
+        ),
         (adapter(type="fs", base_pth="/tmp"), USAGE, ["'base_pth'", "did you mean 'base_path'?"]),
         (adapter(type="fs"), USAGE, ["field 'base_path' is required"]),
         (adapter(type="fs", base_path="/proc/nope"), RESOURCE, ["'/proc/nope' cannot be used", "create and write to"]),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmcache_kv_identity import engine_name, fingerprint, with_variant
+from lmcache_kv_identity import approximate_name, engine_name, fingerprint, segment_name, with_variant
 
 HEX = st.text("0123456789abcdef", min_size=16, max_size=16)
 SCALARS = (
@@ -71,3 +71,4 @@ def test_a_name_is_the_served_one_and_fingerprints(served: str, facts: dict[str,
     assert name == f"{served}##{fingerprint(facts)}"
     assert with_variant(name, variant) == f"{name}%%{variant}"
     assert with_variant(name, "") == name
+    assert len({name, approximate_name(name), segment_name(name), with_variant(name, "0" * 16)}) == 4

@@ -19,7 +19,7 @@ _WORDS: Final = {
     SecretStr: "secret text",
     SecretBytes: "secret text",
 }
-_PLURALS: Final = ((str, "names"), (Path, "paths"))
+_PLURALS: Final = ((str, "names"), (Path, "paths"), (int, "numbers"))
 
 
 def limits(field: FieldInfo) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ A model name says what KV bytes mean (docs/internals/engine-protocol.md, "Model 
     llama-8b                                        a stock engine
     llama-8b##9f86d081884c7d65                      an engine that says what its bytes mean
     llama-8b##9f86d081884c7d65##blend               what it has computed over KV that is not exact
+    llama-8b##9f86d081884c7d65##segments            documents that it has computed each for itself: a served name as a whole
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with an adapter
 
 Keys have whole names: names that differ in a letter share nothing.  People see the parts apart.  A cache salt is the name of a

@@ -6,7 +6,14 @@ name = engine_name("llama-8b", facts)                          # llama-8b##9f86d
 """
 
 from lmcache_kv_identity.checkpoint import FORMATS, adapter_fingerprint, stamp, weights_files, weights_fingerprint
-from lmcache_kv_identity.model_name import Fact, approximate_name, engine_name, fingerprint, with_variant
+from lmcache_kv_identity.model_name import (
+    Fact,
+    approximate_name,
+    engine_name,
+    fingerprint,
+    segment_name,
+    with_variant,
+)
 from lmcache_kv_identity.segments import split_segments
 
 __version__ = "0.1.0"
@@ -18,6 +25,7 @@ __all__ = [
     "approximate_name",
     "engine_name",
     "fingerprint",
+    "segment_name",
     "split_segments",
     "stamp",
     "weights_files",

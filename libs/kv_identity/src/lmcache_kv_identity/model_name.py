@@ -3,6 +3,7 @@ of what a request adds to that.
 
     llama-8b##9f86d081884c7d65                      an engine
     llama-8b##9f86d081884c7d65##blend               what its blends computed over KV that is not exact
+    llama-8b##9f86d081884c7d65##segments            documents of its prompts, each computed for itself
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with a LoRA adapter
     llama-8b##9f86d081884c7d65##blend%%1b4f0e9851971998    documents of its prompts, computed behind other tokens
 
@@ -40,6 +41,11 @@ def with_variant(name: str, variant: str) -> str:
 def approximate_name(name: str) -> str:
     """The name of KV that was computed over other KV than that of its own tokens: only requests that blend look it up."""
     return f"{name}##blend"
+
+
+def segment_name(name: str) -> str:
+    """The name of KV of documents that were computed each for itself, `name` being an engine's: no prompt's KV as a whole."""
+    return f"{name}##segments"
 
 
 def fingerprint(facts: Mapping[str, Fact]) -> str:

@@ -1,0 +1,350 @@
+"""The requests `cb_...` of the first version: engines with a buffer of rows store documents, each for itself, and get them back
+wherever they are in a prompt.
+
+Documents have a model name of their own: what was computed without the prompt around it is not the KV of any prompt, so that no
+request for a prefix may find it.  Their buffers are registered under it, too, and under an instance id that no engine has: the
+same engine may have registered its pages.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from lmcache_blend_legacy.messages import (
+    LOOKUP,
+    LOOKUP_V2,
+    NOT_MOVED,
+    NOTHING_TO_STORE,
+    REGISTER,
+    RETRIEVE,
+    RETRIEVE_V2,
+    STORE_FINAL,
+    STORE_PRE_COMPUTED,
+    UNREGISTER,
+)
+from lmcache_blend_legacy.segments import SegmentChunk, chunks_of_matches, chunks_of_ranges, joined, segment_chunks
+from lmcache_blend_legacy.settings import BlendLegacySettings
+from lmcache_client import BlendMatch, encode_tokens
+from lmcache_core import (
+    DEFERRED,
+    READERS_MAX,
+    Bitmap,
+    Call,
+    EngineKey,
+    Handler,
+    HandlerMode,
+    ModuleContext,
+    PageMover,
+    PromptFacts,
+    ProtocolError,
+    RefusedRegistrations,
+    RequestModule,
+    Shard,
+    SlotReferences,
+    SpaceFields,
+    SparseLookupRequest,
+    StoredSpace,
+    TransferRange,
+    pack_kv_rank,
+    parse_model_name,
+    registered_shards,
+    store_patience,
+    transfer_range,
+)
+from lmcache_kv_identity import approximate_name, segment_name, with_variant
+
+INSTANCE_MAX: Final = 2**63 - 1
+ROW_MAX: Final = 2**48
+REQUEST_ID_CHARS_MAX: Final = 1024
+WAIT_SECONDS: Final = 300.0
+"""For what a lookup loads; the server's own deadline for lookups is earlier."""
+NO_ROW: Final = -1
+
+
+class BlendLegacyModule(RequestModule):
+    """Requests run on threads that may take long.  Safe from any thread."""
+
+    def __init__(self, settings: BlendLegacySettings, context: ModuleContext) -> None:
+        self._context = context
+        self._separator = settings.special_tokens
+        self._refused = RefusedRegistrations()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def handlers(self) -> Sequence[Handler]:
+        mode = HandlerMode.AFFINE
+        return [
+            Handler(REGISTER, self.register, mode, may_be_refused=False),
+            Handler(UNREGISTER, self.unregister, mode, may_be_refused=False),
+            Handler(STORE_PRE_COMPUTED, self.store_pre_computed, mode),
+            Handler(STORE_FINAL, self.store_final, mode),
+            Handler(LOOKUP, self.lookup, mode),
+            Handler(LOOKUP_V2, self.lookup_v2, mode),
+            Handler(RETRIEVE, self.retrieve, mode),
+            Handler(RETRIEVE_V2, self.retrieve_v2, mode),
+        ]
+
+    def status(self) -> dict[str, object]:
+        """Since the server started."""
+        with self._lock:
+            return {**self._counts, "registrations_refused": self._refused.status()}
+
+    # --- buffers
+
+    def register(
+        self, call: Call, instance_id: int, tensors: list[msgspec.msgpack.Ext], model_name: str, world_size: int
+    ) -> None:
+        """There is no answer but an empty one, also for a buffer that is refused."""
+        try:
+            if not 0 <= instance_id <= INSTANCE_MAX:
+                raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
+            if not model_name:
+                raise ProtocolError("model_name is empty; the engine must name the model that its chunks belong to")
+            self._mover().register_rows(~instance_id, tensors, _named(model_name, segment_name), world_size)
+        except ProtocolError as error:
+            self._refused.note(self._context, instance_id, error)
+
+    def unregister(self, call: Call, instance_id: int) -> None:
+        if not 0 <= instance_id <= INSTANCE_MAX:  # else it might be an engine's own registration that ends
+            raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
+        self._context.workers.unregister(~instance_id, "unregistered")
+
+    # --- storing
+
+    def store_pre_computed(
+        self, call: Call, key: EngineKey, offset: int, instance_id: int, event: bytes
+    ) -> tuple[bytes, bool]:
+        """Every segment of the range, as if nothing were before it.  Chunks that are there, or find no room, are skipped."""
+        buffer = self._buffer(key, instance_id)
+        return self._store(call, key, buffer, segment_name, self._chunks(key), offset, event) if buffer else NOT_MOVED
+
+    def store_final(
+        self, call: Call, key: EngineKey, offset: int, instance_id: int, event: bytes
+    ) -> tuple[bytes, bool]:
+        """The whole chunks of the prompt in the range, which were computed over KV that is not exact."""
+        buffer = self._buffer(key, instance_id)
+        size = self._context.chunk_tokens
+        if not 0 <= key.start <= key.end:
+            raise ProtocolError(f"the range {key.start} to {key.end} runs backwards")
+        hashes = self._context.hasher.chunk_hashes(key.token_ids, key.end)
+        chunks = [
+            SegmentChunk(hashes[at], at * size, (at + 1) * size, at * size)
+            for at in range(-(-key.start // size), len(hashes))
+        ]
+        return self._store(call, key, buffer, approximate_name, chunks, offset, event) if buffer else NOT_MOVED
+
+    def _store(
+        self,
+        call: Call,
+        key: EngineKey,
+        buffer: TransferRange,
+        name_of: Callable[[str], str],
+        chunks: Sequence[SegmentChunk],
+        offset: int,
+        event: bytes,
+    ) -> tuple[bytes, bool]:
+        mover, storage = self._mover(), self._context.storage
+        first = {each.hash: each for each in reversed(chunks)}  # of those that are alike
+        unique = [*reversed(first.values())]
+        rows = {each: self._rows(each, offset - key.start) for each in unique}
+        references, indexes = storage.reserve(
+            buffer.worker.token, self._space(key, buffer, name_of), [each.hash for each in unique], store_patience(call)
+        )
+        if not references.slots:
+            return NOTHING_TO_STORE
+        written = [unique[index] for index in indexes]
+        try:
+            return mover.copy_rows(
+                buffer.worker,
+                references,
+                _flat(rows[each] for each in written),
+                True,
+                event,
+                partial(self._stored, references, written[0].start // self._context.chunk_tokens, key.request_id),
+            )
+        except BaseException:
+            storage.discard(references)
+            raise
+
+    def _stored(self, references: SlotReferences, first_chunk: int, request_id: str, arrived: bool) -> bool:
+        if not arrived:
+            self._context.storage.discard(references)
+            return False
+        published = self._context.storage.publish(references, first_chunk, request_id)
+        self._count(stored_chunks=len(references.slots) if published else 0)
+        return published
+
+    # --- finding
+
+    def lookup(self, call: Call, key: EngineKey) -> object:
+        """Ranges of the prompt that are there; what is found is held as by `lookup`."""
+        return self._lookup(call, key, joined)
+
+    def lookup_v2(self, call: Call, key: EngineKey) -> object:
+        """The same, chunk by chunk."""
+        return self._lookup(call, key, lambda chunks: [each.match for each in chunks])
+
+    def _lookup(self, call: Call, key: EngineKey, shown: Callable[[Sequence[SegmentChunk]], object]) -> object:
+        context, storage = self._context, self._context.storage
+        _check_request_id(key.request_id)
+        if not 0 <= key.num_kv_readers <= READERS_MAX:
+            raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
+        shards = self._shards(key)
+        chunks = self._chunks(key)
+        self._count(lookups=1, lookup_tokens=sum(each.end - each.start for each in chunks))
+        call.defer(WAIT_SECONDS, [])
+        storage.lookup_sparse(
+            SparseLookupRequest(
+                call.connection,
+                key.request_id,
+                shards,
+                [each.hash for each in chunks] if shards else (),
+                key.num_kv_readers or 1,  # engines of that time do not say it
+                PromptFacts(
+                    key.model_name,
+                    key.cache_salt,
+                    key.world_size,
+                    key.end - key.start,
+                    len(chunks),
+                    miss_reason="" if shards else "no_worker" if context.admits_salt(key.cache_salt) else "unsalted",
+                ),
+            )
+        )
+
+        def answer(found: Bitmap) -> bool:
+            there = [each for at, each in enumerate(chunks) if at < found.size and at in found]
+            if call.reply(shown(there)):
+                self._count(found_tokens=sum(each.end - each.start for each in there))
+                return True
+            storage.free_lookup(call.connection, key.request_id, 0, found.size)
+            return False
+
+        storage.on_sparse_lookup(call.connection, key.request_id, answer)
+        return DEFERRED
+
+    def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
+        """Empty where nothing can be found.  Raises ProtocolError for a bad key."""
+        pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
+        if not self._context.admits_salt(key.cache_salt):
+            return ()
+        fields = SpaceFields(_named(key.model_name, segment_name), key.cache_salt)
+        try:
+            return registered_shards(self._context, fields, key.world_size)
+        except ValueError as error:  # the key of an object would be too long
+            raise ProtocolError(str(error)) from None
+
+    # --- reading
+
+    def retrieve(
+        self, call: Call, key: EngineKey, ranges: list[tuple[int, int]], offset: int, instance_id: int, event: bytes
+    ) -> tuple[bytes, bool]:
+        """All ranges, or nothing."""
+        buffer = self._buffer(key, instance_id)
+        chunks = chunks_of_ranges(self._chunks(key), ranges)
+        return self._retrieve(key, buffer, chunks, offset, event) if buffer else NOT_MOVED
+
+    def retrieve_v2(
+        self, call: Call, key: EngineKey, matches: list[BlendMatch], offset: int, instance_id: int, event: bytes
+    ) -> tuple[bytes, bool]:
+        """All matches, or nothing."""
+        buffer = self._buffer(key, instance_id)
+        chunks = chunks_of_matches(self._chunks(key), matches)
+        return self._retrieve(key, buffer, chunks, offset, event) if buffer else NOT_MOVED
+
+    def _retrieve(
+        self, key: EngineKey, buffer: TransferRange, chunks: Sequence[SegmentChunk], offset: int, event: bytes
+    ) -> tuple[bytes, bool]:
+        if not chunks:
+            return NOT_MOVED
+        mover, storage = self._mover(), self._context.storage
+        rows = _flat(self._rows(each, offset - key.start) for each in chunks)
+        space = self._space(key, buffer, segment_name)
+        held = storage.acquire(buffer.worker.token, key.request_id, space, [each.hash for each in chunks], 0)
+        if held is None:
+            self._count(retrieves_gone=1)
+            return NOT_MOVED
+        try:
+            return mover.copy_rows(buffer.worker, held, rows, False, event, partial(self._retrieved, held))
+        except BaseException:
+            storage.release(held)
+            raise
+
+    def _retrieved(self, held: SlotReferences, arrived: bool) -> bool:
+        self._context.storage.release(held)
+        self._count(retrieved_chunks=len(held.slots) if arrived else 0)
+        return arrived
+
+    # --- what they share
+
+    def _buffer(self, key: EngineKey, instance_id: int) -> TransferRange | None:
+        """Whose buffer it is; None where the salt is not served.  Raises ProtocolError where the key cannot be its worker's."""
+        worker = self._context.workers.find(~instance_id) if 0 <= instance_id <= INSTANCE_MAX else None
+        if worker is None:
+            raise ProtocolError(f"instance {instance_id} has no buffer: cb_register_kv_cache comes first")
+        if not key.model_name:
+            raise ProtocolError("model_name is empty; the engine must name the model that its chunks belong to")
+        # The chunks are not those of the prompt: none of its tokens are read here.
+        asked = msgspec.structs.replace(
+            key, model_name=_named(key.model_name, segment_name), token_ids=encode_tokens(()), start=0, end=0
+        )
+        return transfer_range(self._context, asked, ~instance_id)
+
+    def _chunks(self, key: EngineKey) -> list[SegmentChunk]:
+        return segment_chunks(key, self._separator, self._context.hasher, self._context.chunk_tokens)
+
+    def _space(self, key: EngineKey, buffer: TransferRange, name_of: Callable[[str], str]) -> StoredSpace:
+        fields = SpaceFields(_named(key.model_name, name_of), key.cache_salt)
+        try:
+            return self._context.space(fields, buffer.kv_rank, buffer.worker.layout)
+        except ValueError as error:  # the key of an object would be too long
+            raise ProtocolError(str(error)) from None
+
+    def _rows(self, chunk: SegmentChunk, shift: int) -> list[int]:
+        """Of the buffer, that the tokens of a chunk have: token `i` of the prompt is in row `i + shift`."""
+        first, last = chunk.start + shift, chunk.end + shift
+        if not 0 <= first <= last <= ROW_MAX:
+            raise ProtocolError(
+                f"tokens {chunk.start} to {chunk.end} would be in the rows {first} to {last} of the buffer"
+            )
+        return [*range(first, last), *[NO_ROW] * (self._context.chunk_tokens - (last - first))]
+
+    def _mover(self) -> PageMover:
+        if not self._context.page_movers:
+            raise ProtocolError(
+                "nothing here copies an engine's rows; install lmcache-transfer-torch, and start the server with "
+                "--supported-transfer-mode auto or lmcache_driven"
+            )
+        return self._context.page_movers[0]
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            self._counts.update(more)
+
+
+def _named(model_name: str, name_of: Callable[[str], str]) -> str:
+    """`name_of` the engine that a request's model name is of, and behind it what the request adds to that."""
+    served, identity, variant = parse_model_name(model_name)
+    return with_variant(name_of(f"{served}##{identity}" if identity else served), variant)
+
+
+def _flat(rows: Iterable[Sequence[int]]) -> Sequence[int]:
+    found = array("q")
+    for each in rows:
+        found.extend(each)
+    return found
+
+
+def _check_request_id(request_id: str) -> None:
+    if len(request_id) > REQUEST_ID_CHARS_MAX:
+        raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
+
+
+def open_module(settings: BlendLegacySettings, context: ModuleContext) -> BlendLegacyModule:
+    return BlendLegacyModule(settings, context)
