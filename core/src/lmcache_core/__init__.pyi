@@ -167,7 +167,6 @@ from .contracts.policies import (
     PrefetchFacts as PrefetchFacts,
     PrefetchPlan as PrefetchPlan,
     PrefetchPolicy as PrefetchPolicy,
-    recompute_cost as recompute_cost,
     RequestFacts as RequestFacts,
     StoredObject as StoredObject,
     StorePlan as StorePlan,

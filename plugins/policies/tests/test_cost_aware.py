@@ -18,11 +18,10 @@ from lmcache_core import (
     PrefetchFacts,
     PrefetchPlan,
     WantedObject,
-    recompute_cost,
 )
 from lmcache_devkit.prefetch_policy_suite import PrefetchPolicySuite
 from lmcache_devkit.simulated_link import SimulatedLink
-from lmcache_policies.prefetch.cost_aware import CostAware, CostAwareSettings
+from lmcache_policies.prefetch.cost_aware import CostAware, CostAwareSettings, recompute_cost
 from lmcache_policies.prefetch.tier_speed import TierSpeed
 
 MB = 1_000_000

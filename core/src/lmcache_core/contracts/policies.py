@@ -67,14 +67,6 @@ class EvictionDemand(NamedTuple):
     """And from objects of this salt, because it has more than its quota, or wants to."""
 
 
-def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384) -> float:
-    """Work of computing `tokens` tokens whose prefix of `first_token` tokens is there, in units of one token at the
-    start of a prompt: every token costs the same in the linear layers, and attention adds work in proportion to the
-    tokens before it.  `attention_tokens` is the context length at which both are equal; it depends on the model (width
-    and depth), and ranks of objects hardly depend on it."""
-    return tokens * (1.0 + (first_token + tokens / 2) / attention_tokens)
-
-
 class Policy:
     """What the three have in common."""
 

@@ -233,15 +233,8 @@ class ModuleContext:
         identity = (fields, kv_rank, object_group, layout.fingerprint)
         known = self._spaces.get(identity)
         if known is None:
-            space = KeySpace(
-                fields.model_name,
-                kv_rank,
-                object_group,
-                fields.cache_salt,
-                self.chunk_tokens,
-                self.chain,
-                layout.fingerprint,
-            )
+            (model, salt), digest = fields, layout.fingerprint
+            space = KeySpace(model, kv_rank, object_group, salt, self.chunk_tokens, self.chain, digest)
             known = StoredSpace(space, layout.payload_bytes)
             if len(self._spaces) >= SPACES_REMEMBERED:
                 self._spaces.clear()

@@ -27,8 +27,7 @@ REQUEST_ID_CHARS_MAX: Final = 1024
 def check_names(key: EngineKey) -> None:
     """Raises ProtocolError for a model without a name, for names that are too long, since no object has longer ones of model
     and salt, and for salts that cannot be written where a tenant is named: a quota, a filter or a pin could not name them."""
-    if not key.model_name:
-        check_model_name(key.model_name)
+    check_model_name(key.model_name)
     if key.cache_salt == EMPTY_SALT_WORD:
         raise ProtocolError(
             f"cache_salt '{EMPTY_SALT_WORD}' is how the empty salt is written; choose another name for the tenant"
@@ -43,8 +42,7 @@ def check_names(key: EngineKey) -> None:
             f"model_name and cache_salt have {len(key.model_name)} and {len(key.cache_salt)} characters; together they "
             f"have at most {CANONICAL_MAX_BYTES}"
         )
-    if len(key.request_id) > REQUEST_ID_CHARS_MAX:
-        check_request_id(key.request_id)
+    check_request_id(key.request_id)
 
 
 def check_model_name(model_name: str) -> None:

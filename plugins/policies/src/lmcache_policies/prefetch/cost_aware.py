@@ -24,7 +24,6 @@ from lmcache_core import (
     PrefetchFacts,
     PrefetchPlan,
     PrefetchPolicy,
-    recompute_cost,
 )
 from lmcache_policies.prefetch.prefix_ends import Pick, PrefixEnds
 from lmcache_policies.prefetch.tier_speed import TierSpeed
@@ -54,6 +53,14 @@ class CostAwareSettings(PluginSettings):
             description="Of the computing that declining costs: time that measuring anew may cost. 0: never.",
         ),
     ] = 0.02
+
+
+def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384) -> float:
+    """Work of computing `tokens` tokens whose prefix of `first_token` tokens is there, in units of one token at the
+    start of a prompt: every token costs the same in the linear layers, and attention adds work in proportion to the
+    tokens before it.  `attention_tokens` is the context length at which both are equal; it depends on the model (width
+    and depth), and ranks of objects hardly depend on it."""
+    return tokens * (1.0 + (first_token + tokens / 2) / attention_tokens)
 
 
 class CostAware(PrefetchPolicy):
