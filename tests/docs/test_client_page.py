@@ -15,7 +15,8 @@ from tests.docs.markdown import DOCS, blocks
 
 EXAMPLES = blocks("engines/client.md", "python")
 SAYS = {"A first call": ["ServerHello(boot_id=", "True"], "Many threads": ["True 0"], "asyncio": ["[True, 256]"],
-        "Chunks in shared memory": ["True", "[0, 1]"], "Noticing a restart": ["True"]}  # fmt: skip
+        "Chunks in shared memory": ["True", "[0, 1]"],
+        "Hashes of an engine's own": ["0"], "Noticing a restart": ["True"]}  # fmt: skip
 """What each prints, in order, by its heading."""
 
 

@@ -22,7 +22,7 @@ from lmcache_core.server.chunk_hashing import PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_devkit.fake_clock import FakeClock
 
-CHAINS = list(HashChain)
+CHAINS = (HashChain.BLAKE3, HashChain.SHA256_CBOR)
 TAIL = (*range(19), *[PADDING] * 13)
 """Three tokens behind a chunk of 16."""
 

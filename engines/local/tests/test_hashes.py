@@ -13,7 +13,7 @@ import torch
 from engines.local.tests.parts import CHUNK, config, fill, kv_cache, metadata, opened, slots
 from lmcache_core import HashChain
 from lmcache_engine import ChunkedTokenDatabase
-from lmcache_engine.external_hashes import read_hashes
+from lmcache_engine.token_database import read_hashes
 
 TOKENS = [(7 * i * i + 3) % 1000 for i in range(4 * CHUNK)]
 THERE, ELSEWHERE = range(8), range(100, 108)

@@ -309,7 +309,7 @@ class FoundObjects:
             if page is None:
                 return
             kinds = Counter((key.space.chunk_tokens, key.space.chain) for key in page.keys)
-            if (self._chunk_tokens, self._chain) in kinds:
+            if any((self._chunk_tokens, chain) in kinds for chain in (self._chain, HashChain.EXTERNAL)):
                 return
             others.update({_words(*kind): count for kind, count in kinds.items()})
             cursor = page.cursor

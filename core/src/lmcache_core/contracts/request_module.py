@@ -20,6 +20,7 @@ from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.storage import SlotReferences, Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.model.names import is_external
 
 SPACES_REMEMBERED = 4096
 _AMX_DTYPES: Final = frozenset({"bfloat16", "uint8", "float8_e4m3fn", "float8_e5m2"})
@@ -233,8 +234,9 @@ class ModuleContext:
         identity = (fields, kv_rank, object_group, layout.fingerprint)
         known = self._spaces.get(identity)
         if known is None:
-            (model, salt), digest = fields, layout.fingerprint
-            space = KeySpace(model, kv_rank, object_group, salt, self.chunk_tokens, self.chain, digest)
+            model, salt = fields
+            chain = HashChain.EXTERNAL if is_external(model) else self.chain
+            space = KeySpace(model, kv_rank, object_group, salt, self.chunk_tokens, chain, layout.fingerprint)
             known = StoredSpace(space, layout.payload_bytes)
             if len(self._spaces) >= SPACES_REMEMBERED:
                 self._spaces.clear()

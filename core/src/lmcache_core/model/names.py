@@ -7,6 +7,7 @@ A model name says what KV bytes mean (docs/internals/engine-protocol.md, "Model 
     llama-8b##9f86d081884c7d65##blend               what it has computed over KV that is not exact
     llama-8b##9f86d081884c7d65##segments            documents that it has computed each for itself: a served name as a whole
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with an adapter
+    llama-8b##9f86d081884c7d65##ext-2c26b46b68ffc68f    those that name chunks by hashes of the engine's own
 
 Keys have whole names: names that differ in a letter share nothing.  People see the parts apart.  A cache salt is the name of a
 tenant.
@@ -23,7 +24,9 @@ SALT_FORBIDDEN: Final = "@/\\\0"
 """Characters that no salt has: engines and other servers build names out of salts with them."""
 EMPTY_SALT_WORD: Final = "_default"
 """How the empty salt is written where a name is needed: in paths, on the command line and in JSON keys."""
-_NAME: Final = re.compile(r"(.*?)(?:##([0-9a-f]{16}))?(?:##blend)?(?:%%([0-9a-f]{16}))?", re.DOTALL)
+_NAME: Final = re.compile(
+    r"(.*?)(?:##([0-9a-f]{16}))?(?:##blend)?(?:%%([0-9a-f]{16}))?(?:##ext-[0-9a-f]{16})?", re.DOTALL
+)
 _NAMES_KEPT: Final = 4096
 
 
@@ -66,9 +69,15 @@ def parse_model_name(name: str) -> ModelName:
 
 @lru_cache(_NAMES_KEPT)
 def registered_name(name: str) -> str:
-    """The name that the engine's workers have registered under: without the variant of a request, and what is approximate."""
+    """The name that the engine's workers have registered under: without the variant and the hashes of a request, and what is
+    approximate."""
     served, identity, _ = parse_model_name(name)
     return f"{served}##{identity}" if identity else served
+
+
+def is_external(name: str) -> bool:
+    """Are its chunks named by hashes of an engine's own?"""
+    return name[-22:-16] == "##ext-"
 
 
 def names_model(asked: str, name: str) -> bool:

@@ -83,7 +83,7 @@ class KeyReader:
 
     def read_all(self, frame: memoryview) -> EngineKey:
         """Decode everything, and remember how this frame begins."""
-        key = read_key(frame)
+        key = read_key(frame, self._chain.chunk_tokens)
         head = find_head(frame)
         fields = None if head is None else fields_behind(head)
         if head is not None and fields is not None:
@@ -142,7 +142,7 @@ class KeyReader:
 
 def _decode(frame: memoryview, start: _Start, header: bytes, begin: int) -> Any:
     """The fields of the key without the known tokens: the head, an array of those that are left, and what begins there.
-    None when it cannot be read, when it is another tenant's, or when the tokens may be named twice."""
+    None when it cannot be read, when it is another tenant's or has hashes, or when the tokens may be named twice."""
     short = b"".join((start.head, header, frame[begin:]))
     if names_tokens(short, len(start.head)):
         return None
@@ -150,7 +150,7 @@ def _decode(frame: memoryview, start: _Start, header: bytes, begin: int) -> Any:
         fields = decode_fields(short)
     except (ValueError, RecursionError):
         return None
-    return fields if fields.cache_salt == start.salt else None
+    return fields if fields.cache_salt == start.salt and fields.chunk_hashes is None else None
 
 
 class PromptHasher:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from lmcache_client import LMCacheError
+from lmcache_client.external_hashes import KEY_BYTES, ExternalHashes
 from lmcache_core import HashChain, KeySpace, StoredSpace, pack_kv_rank
 from lmcache_engine.config import LMCacheEngineConfig
-from lmcache_engine.external_hashes import KEY_BYTES, LASTING_BYTES, ExternalHashes, read_hashes
 from lmcache_engine.keys import SALT, tagged_model, tags_of
 from lmcache_engine.metadata import LMCacheMetadata
 from lmcache_engine.pages import PagedConnector, layout_of
-from lmcache_engine.token_database import ChunkedTokenDatabase, Tokens
-
-_PYTHON_HASH: Final = "builtin"
-"""`pre_caching_hash_algorithm` of hashes that each process seeds anew."""
+from lmcache_engine.token_database import ChunkedTokenDatabase, Tokens, read_hashes
 
 
 class Prompt(NamedTuple):
@@ -57,12 +54,11 @@ class Prompts:
     ) -> Prompt:
         """Raises ValueError for what an engine cannot mean, and for hashes that must not leave the process where they would."""
         external = read_hashes(hashes, offsets, self._database.chunk_size)
-        if self._has_tiers and not self._lasts(external):
-            raise ValueError(
-                f"hashes of {external.size} bytes by '{self._algorithm}' name chunks of one process only, and this engine has "
-                f"other tiers than memory: give hashes of at least {LASTING_BYTES} bytes, name their algorithm in "
-                "pre_caching_hash_algorithm, or give tokens"
-            )
+        if self._has_tiers:
+            try:
+                external.check_lasting(self._algorithm)
+            except ValueError as error:
+                raise ValueError(f"{error} (pre_caching_hash_algorithm), or give tokens") from None
         return self._named_by(external, configs)
 
     def looked_up(
@@ -73,14 +69,15 @@ class Prompts:
         own = Prompt(self._space(configs, "", self._chain), *_size(external, self._database.chunk_size))
         if external.size != KEY_BYTES:
             return [self.of_hashes(hashes, offsets, configs)]
-        return [own, self._named_by(external, configs)] if self._lasts(external) or not self._has_tiers else [own]
+        return (
+            [own, self._named_by(external, configs)]
+            if external.lasts(self._algorithm) or not self._has_tiers
+            else [own]
+        )
 
     def _named_by(self, external: ExternalHashes, configs: Mapping[str, Any] | None) -> Prompt:
         suffix = external.model_name("", self._algorithm, self._seed)
         return Prompt(self._space(configs, suffix, HashChain.EXTERNAL), *_size(external, self._database.chunk_size))
-
-    def _lasts(self, external: ExternalHashes) -> bool:
-        return external.size >= LASTING_BYTES and self._algorithm != _PYTHON_HASH
 
     def _space(self, configs: Mapping[str, Any] | None, suffix: str, chain: HashChain) -> StoredSpace:
         about, pages, chunk_tokens = self._metadata, self._pages, self._database.chunk_size

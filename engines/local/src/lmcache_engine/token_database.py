@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from lmcache_client.engine_key import PADDING, TokenSequence, encode_tokens
+from lmcache_client.external_hashes import ExternalHashes
 from lmcache_client.hash_chain import Blake3Chain, Sha256CborChain, read_prompt
 from lmcache_engine.config import LMCacheEngineConfig
-from lmcache_engine.external_hashes import read_hashes
 from lmcache_engine.keys import SALT, CacheEngineKey
 from lmcache_engine.metadata import LMCacheMetadata
 from lmcache_kv_identity import approximate_name, split_segments
@@ -33,6 +33,16 @@ def token_list(tokens: Tokens) -> list[int]:
     if PADDING in values:
         raise ValueError(f"token {PADDING} cannot be a model's: it marks what a last chunk lacks")
     return values
+
+
+def read_hashes(hashes: Sequence[bytes | int], offsets: Sequence[int] | None, chunk_tokens: int) -> ExternalHashes:
+    """`offsets`: the tokens that each hash is for.  Raises ValueError for others than a whole chunk, for another number of
+    them, and for hashes that one algorithm does not give."""
+    if offsets is None or len(offsets) != len(hashes):
+        raise ValueError(f"{len(hashes)} hashes need as many offsets: the tokens that each is for")
+    if others := [each for each in offsets if each != chunk_tokens]:
+        raise ValueError(f"an offset is {others[0]}; offsets are multiples of the chunk, one for each: {chunk_tokens}")
+    return ExternalHashes.of(hashes)
 
 
 class ChunkedTokenDatabase:

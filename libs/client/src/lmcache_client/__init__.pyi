@@ -11,7 +11,12 @@ from .blend import (
 )
 from .channel import EngineChannel as EngineChannel
 from .client import EngineClient as EngineClient
-from .engine_key import EngineKey as EngineKey, encode_tokens as encode_tokens
+from .engine_key import (
+    EngineKey as EngineKey,
+    encode_tokens as encode_tokens,
+    HashedKey as HashedKey,
+    NO_TOKENS as NO_TOKENS,
+)
 from .errors import (
     ConfigError as ConfigError,
     LMCacheError as LMCacheError,

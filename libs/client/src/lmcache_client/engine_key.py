@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from lmcache_client.errors import ProtocolError
+from lmcache_client.external_hashes import ExternalHashes
 
 MAX_TOKENS: Final = 16 << 20
 """Longest sequence that is taken from an engine."""
@@ -118,6 +119,36 @@ class EngineKey(msgspec.Struct, frozen=True):
     """Reads that a lookup reserves of each object; 0 from clients that do not send it."""
 
 
+NO_TOKENS: Final = msgspec.Raw(b"\x90")
+"""`token_ids` of a key that has none."""
+
+
+class HashedKey(EngineKey, frozen=True, kw_only=True):
+    """The key of an engine that hashes for itself, with NO_TOKENS for `token_ids`.  A server reads an EngineKey from it.
+
+    Raises ProtocolError for hashes that must not leave a process, and for those that one algorithm does not give."""
+
+    chunk_hashes: Sequence[bytes]
+    """Of the prompt's chunks from the first on, whatever the range is, each of 16 bytes or more, all of one length.  A hash
+    covers all tokens up to the end of its chunk, which has as many as the server's chunks have."""
+    hash_algorithm: str
+    """What gave them: chunks of other names are not found."""
+    hash_seed: str = ""
+
+    def __post_init__(self) -> None:
+        _external(self, "")
+
+
+def _external(fields: Any, model_name: str) -> tuple[Sequence[bytes], str]:
+    """Hashes as keys have them, and the name of the model with what gave them.  Raises ProtocolError."""
+    try:
+        read = ExternalHashes.of(fields.chunk_hashes)
+        read.check_lasting(fields.hash_algorithm)
+        return read.hashes, read.model_name(model_name, fields.hash_algorithm, fields.hash_seed)
+    except ValueError as error:
+        raise ProtocolError(f"chunk_hashes: {error}") from None
+
+
 def encode_tokens(tokens: Iterable[int]) -> msgspec.Raw:
     """The wire form of `tokens`, to be put into an EngineKey."""
     return msgspec.Raw(msgspec.msgpack.encode(list(tokens)))
@@ -173,6 +204,7 @@ def _encoded_key() -> Any:
     for name in EngineKey.__struct_fields__:
         kind = msgspec.Raw if name == "token_ids" else kinds[name]
         fields.append((name, kind, defaults[name]) if name in defaults else (name, kind))
+    fields += [("chunk_hashes", list[bytes] | None, None), ("hash_algorithm", str, ""), ("hash_seed", str, "")]
     return msgspec.defstruct("EngineKey", fields)
 
 
@@ -180,12 +212,21 @@ decode_fields = msgspec.msgpack.Decoder(_encoded_key()).decode
 """A frame to a struct with the fields of an EngineKey, `token_ids` being a msgspec.Raw that lies in the frame."""
 
 
-def read_key(frame: Frame) -> EngineKey:
+def read_key(frame: Frame, chunk_tokens: int = 1) -> EngineKey:
     """The key in a frame.  Raises ProtocolError, or ValueError and RecursionError as msgspec does."""
     fields = decode_fields(frame)
     array = memoryview(fields.token_ids)
     count, header = array_header(array)
-    return with_tokens(fields, TokenSequence(count, array[header:], fields.cache_salt))
+    if fields.chunk_hashes is None:
+        return with_tokens(fields, TokenSequence(count, array[header:], fields.cache_salt))
+    hashes, fields.model_name = _external(fields, fields.model_name)
+    tokens = len(hashes) * chunk_tokens
+    if count or tokens > MAX_TOKENS:
+        raise ProtocolError(
+            f"a key has {count} token_ids and chunk_hashes of {tokens} tokens: one of them, up to {MAX_TOKENS}"
+        )
+    known = KnownPrefix(hashes, 0, 0)
+    return with_tokens(fields, TokenSequence(tokens, memoryview(b""), fields.cache_salt, known))
 
 
 def with_tokens(fields: Any, tokens: TokenSequence) -> EngineKey:
