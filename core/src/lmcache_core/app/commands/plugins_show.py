@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 from pydantic import BaseModel
@@ -210,11 +210,8 @@ def _abilities(offer: Offer) -> str:
     if offer.wraps:
         return "those of the adapter inside"
     always = capability_words(offer.capabilities) or "-"
-    return (
-        f"{always} (with some settings: {words})"
-        if (words := capability_words(offer.optional_capabilities))
-        else always
-    )
+    words = capability_words(offer.optional_capabilities)
+    return f"{always} (with some settings: {words})" if words else always
 
 
 def plugin_text(plugins: LoadedPlugins, row: PluginRow) -> str:
@@ -250,10 +247,6 @@ def offer_json(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> dict
     """As in `lmcache plugins list --json`, with the plugin's own record and the JSON schema of its settings."""
     owner = record(row)
     del owner["offers"]
-    return _offer_json(plugins, owner, offered)
-
-
-def _offer_json(plugins: LoadedPlugins, owner: Mapping[str, Any], offered: Offered) -> dict[str, Any]:
     about: dict[str, Any] = {**offer_record(offered), "plugin": owner, "error": None, "schema": None}
     try:
         model = plugins.model(offered.kind, offered.offer.name)
@@ -270,7 +263,7 @@ def plugin_json(plugins: LoadedPlugins, row: PluginRow) -> dict[str, Any]:
         for group in plugins.setting_groups()
         if group.plugin == row.candidate
     ]
-    return {**owner, "settings": settings, "offers": [_offer_json(plugins, owner, offered) for offered in row.offers]}
+    return {**owner, "settings": settings, "offers": [offer_json(plugins, row, offered) for offered in row.offers]}
 
 
 def schema_json(plugins: LoadedPlugins, offered: Offered) -> str:
