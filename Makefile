@@ -42,12 +42,13 @@ PROJECT_READY := .venv/.ready
 NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
 ENGINE_OWN := .venv-engine/.own
+SGLANG_READY := .venv-sglang/.ready
 DOCS_READY := .venv-docs/.ready
 ENGINE_TESTS := .venv-engine/.tests
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup demo test retest test-all bench check docs size wheels clean
+.PHONY: help setup setup-sglang demo test retest test-all test-sglang bench check docs size wheels clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
@@ -55,6 +56,7 @@ help:
 	@echo "make test      the checks, and all tests but the slow ones"
 	@echo "make retest    the tests that failed last, one after the other"
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
+	@echo "make test-sglang  the tests with a real SGLang on the CPU, in .venv-sglang; make setup-sglang installs it"
 	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/internals/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
 	@echo "make docs      the documentation as a site, with search, in site"
@@ -63,6 +65,8 @@ help:
 	@echo "make clean     remove the environments, the demo's model and all caches of tools"
 
 setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS) $(MODEL) $(SYSTEM_READY)
+
+setup-sglang: $(SGLANG_READY)
 
 demo:
 	@$(MAKE) --silent --jobs 2 $(DEMO_READY) $(MODEL)
@@ -83,6 +87,9 @@ test-all: setup check docs
 	.venv/bin/python -m pytest -m "engine and not alone" $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS) || engines=$$?; \
 	.venv/bin/python -m pytest -m "not engine" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS) && exit $$engines
 
+test-sglang: $(PROJECT_READY) $(NATIVE_READY) $(SGLANG_READY) $(MODEL)
+	.venv/bin/python -m pytest -m sglang $(PYTEST_ARGS)
+
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)
 	@.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
@@ -102,7 +109,7 @@ wheels:
 	@$(PYTHON) -m scripts.build_wheels dist
 
 clean:
-	rm -rf .venv .venv-engine .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-engine .venv-sglang .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The versions are those of the developers' environment; devkit is there for its free ports, without what its suites require.
@@ -139,6 +146,13 @@ $(ENGINE_READY): demo/requirements-engine.txt
 	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-compile --no-deps -r $<
 	@.venv-engine/bin/python -m scripts.cpu_torch $< $(TORCH_INDEX)
 	@DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=ERROR .venv-engine/bin/python -c "from vllm import LLM"
+	@touch $@
+
+$(SGLANG_READY): demo/requirements-sglang.txt
+	@test -x .venv-sglang/bin/pip || $(PYTHON) -m venv .venv-sglang
+	@.venv-sglang/bin/python -m scripts.pip_progress "SGLang" --no-compile --no-deps -r $<
+	@.venv-sglang/bin/python -m scripts.cpu_torch $< $(TORCH_INDEX)
+	@SGLANG_USE_CPU_ENGINE=1 PYTHONPATH=tests/stand_ins .venv-sglang/bin/python -W ignore -c "import sglang.srt.managers.scheduler"
 	@touch $@
 
 $(ENGINE_OWN): $(ENGINE_READY) $(OWN:%=%/pyproject.toml)

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from demo.engine_process import ENGINE_PYTHON, MODEL
+from demo.engine_process import ENGINE_PYTHON, MODEL, EngineProcess
 from demo.shared_memory import unmapped_files
 from tests.engine.busy_site import BusySite
 from tests.engine.reference import Reference
@@ -45,7 +45,9 @@ def nothing_left_in_shared_memory() -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def reference(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    reference = Reference(tmp_path_factory.mktemp("reference") / "engine.log")
+    reference = Reference(
+        EngineProcess(tmp_path_factory.mktemp("reference") / "engine.log", port=None, one_process=True)
+    )
     yield reference
     reference.close()
 

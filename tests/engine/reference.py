@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from demo.answer import Answer
 from demo.engine_process import EngineProcess
@@ -12,8 +11,9 @@ from demo.engine_process import EngineProcess
 class Reference:
     """Asks an engine without a cache, once for each prompt.  The engine starts with the first question."""
 
-    def __init__(self, log_path: Path) -> None:
-        self._engine = EngineProcess(log_path, port=None, one_process=True)
+    def __init__(self, engine: EngineProcess) -> None:
+        """`engine`: one without a cache, not started yet.  It ends with `close`."""
+        self._engine = engine
         self._started = False
         self._known: dict[tuple[int, ...], Answer] = {}
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from demo.child_process import ChildError
+from demo.engine_process import EngineProcess
 from demo.prompts import random_prompt
 from demo.server_process import ServerProcess
 from lmcache_devkit import free_port
@@ -140,7 +141,7 @@ def test_what_dies_costs_time_and_no_answer(
 ) -> None:
     chance = random.Random(21)
     prompts = [random_prompt(9_000 + number, chance.randint(*TOKENS)) for number in range(PROMPTS)]
-    reference = Reference(tmp_path / "reference.log")
+    reference = Reference(EngineProcess(tmp_path / "reference.log", port=None, one_process=True))
     answers = reference.answers(prompts)
     reference.close()  # three engines at a time
     truth = {number: (prompt, answers[number].output) for number, prompt in enumerate(prompts)}

@@ -52,7 +52,9 @@ class Node:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
     if not ENGINE_PYTHON.exists() or not (MODEL / "model.safetensors").exists():
         pytest.skip("no engine environment here: run `make setup`")
-    reference = Reference(tmp_path_factory.mktemp("reference") / "engine.log")
+    reference = Reference(
+        EngineProcess(tmp_path_factory.mktemp("reference") / "engine.log", port=None, one_process=True)
+    )
     yield reference
     reference.close()
 

@@ -1,0 +1,129 @@
+"""A real SGLang engine in a process of its own (`sglang_engine.py`), for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from demo.answer import Answer
+from demo.child_process import ChildProcess
+from demo.engine_process import MODEL, EngineProcess
+from demo.environment import quiet_environment
+from demo.preloaded import Preloaded
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+SGLANG_PYTHON: Final = ROOT / ".venv-sglang" / "bin" / "python"
+STAND_INS: Final = ROOT / "tests" / "stand_ins"
+
+MODULES: Final = (
+    "sglang",
+    "sglang.srt.entrypoints.engine",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.models.llama",
+    "sglang.srt.mem_cache.storage.lmcache.lmcache_unified_radix_cache",
+    "lmcache.integration.sglang.unified_kv_adapter",
+    "lmcache.v1.config",
+    "lmcache.v1.multiprocess.transfer_context",
+    "lmcache.v1.multiprocess.transport.factory",
+)
+"""What engines import: 25 s of a core, once for all engines of a process."""
+MODELS: Final = frozenset({"llama", "deepseek_v2"})
+"""SGLang imports all of its models, a minute's work; only these are used here."""
+POOL_TOKENS: Final = 2_560
+"""Of the engine's own cache: two of the tests' prompts push each other out."""
+CONTEXT_TOKENS: Final = 2_048
+SECONDS: Final = 300.0
+"""For an answer, and for a start, on a machine with other work."""
+
+
+def sglang_environment() -> dict[str, str]:
+    """One thread that computes, and the stand-ins in place of what has no build for this processor."""
+    models = ROOT.glob(".venv-sglang/lib/python3.*/site-packages/sglang/srt/models/*.py")
+    return quiet_environment() | {
+        "PYTHONPATH": os.pathsep.join((str(STAND_INS), str(ROOT))),
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_DISABLED_MODEL_ARCHS": ",".join(sorted({each.stem for each in models} - MODELS)),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+    }
+
+
+@cache
+def _preloaded() -> Preloaded:
+    return Preloaded(SGLANG_PYTHON, sglang_environment(), MODULES)
+
+
+class SglangProcess(EngineProcess):
+    """One SGLang engine, used as an `EngineProcess` is.
+
+    `port` is the cache server's engine port; None makes an engine without a cache.  `options` are more of the engine's
+    arguments, `client` more of the settings of its client of the server.  Not thread-safe: one question at a time.
+    """
+
+    def __init__(
+        self,
+        log_path: Path,
+        *,
+        port: int | None,
+        model: Path = MODEL,
+        page_size: int = 64,
+        tensor_parallel: int = 1,
+        client: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        chosen: dict[str, Any] = {
+            "page_size": page_size,
+            "tp_size": tensor_parallel,
+            "max_total_tokens": POOL_TOKENS,
+            "context_length": CONTEXT_TOKENS,
+            "max_running_requests": 4,
+        }
+        if port is not None:
+            config = log_path.with_suffix(".yaml")
+            config.parent.mkdir(parents=True, exist_ok=True)
+            config.write_text(json.dumps({"mp_host": "127.0.0.1", "mp_port": port, "extra_config": dict(client or {})}))
+            chosen |= {"enable_lmcache": True, "lmcache_config_file": str(config)}
+        command = [
+            str(SGLANG_PYTHON),
+            "-m",
+            "demo.sglang_engine",
+            str(model),
+            "--options",
+            json.dumps({**chosen, **(options or {})}),
+        ]
+        environment = sglang_environment()
+        if tensor_parallel > 1:
+            environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(tensor_parallel)))
+        self._child = ChildProcess("SGLang", command, log_path, environment, _preloaded())
+        self._lines = queue.SimpleQueue()
+        self._shared = set()
+
+    def start(self, timeout_seconds: float = SECONDS) -> None:
+        super().start(timeout_seconds)
+
+    def ask_for(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int = 8,
+        cache_salt: str | None = None,
+        extra_key: str | None = None,
+        abort_after: float | None = None,
+    ) -> Answer:
+        """One prompt, with what SGLang's requests may say beside it.  Raises RequestError for one that was aborted."""
+        said = {"cache_salt": cache_salt, "extra_key": extra_key, "abort_after": abort_after}
+        command = {"prompts": [list(prompt)], "max_tokens": max_tokens}
+        command |= {name: value for name, value in said.items() if value is not None}
+        (answer,) = self._answers(command, time.monotonic() + SECONDS)
+        return answer
+
+    def flush(self) -> None:
+        """Empty the engine's own cache: all that a prompt hits from now on is the server's."""
+        self._send({"flush": True})
+        assert self._next_line(time.monotonic() + SECONDS) == {"flushed": True}

@@ -1,0 +1,55 @@
+"""One cache server with a disk behind it, and SGLang engines that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from demo.answer import Answer
+from demo.engine_process import EngineProcess
+from demo.prompts import random_prompt
+from demo.sglang_process import SglangProcess
+from tests.engine.site import ROOMY, Site
+
+CHUNK_TOKENS: Final = 256
+HEARTBEAT_SECONDS: Final = 4.0
+PROMPT_TOKENS: Final = 1_400
+CHUNKS: Final = PROMPT_TOKENS // CHUNK_TOKENS
+FILLER_TOKENS: Final = 1_900
+"""With one of the prompts, more than an engine's own cache has room for."""
+CLIENT: Final = {"lmcache.mp.heartbeat_interval": HEARTBEAT_SECONDS, "lmcache.mp.mq_timeout": 60}
+
+
+class SglangSite(Site):
+    """Its engine is SGLang, as its users get it, with the public client of the server."""
+
+    engine: SglangProcess
+
+    def __init__(self, folder: Path, options: Sequence[str] = ROOMY, **engine: Any) -> None:
+        """`engine`: further arguments of the first `SglangProcess`."""
+        self._arguments = engine
+        super().__init__(CHUNK_TOKENS, folder, options)
+
+    def new_engine(self, name: str) -> EngineProcess:
+        return self.another(name, **self._arguments)
+
+    def another(self, name: str, *, client: Mapping[str, Any] | None = None, **engine: Any) -> SglangProcess:
+        """Another engine for the same server, not started yet.  The caller ends it."""
+        said = {**CLIENT, **(client or {})}
+        return SglangProcess(self.folder / f"{name}.log", port=self.server.port, client=said, **engine)
+
+    def stored(self, prompt: Sequence[int]) -> Answer:
+        """The answer to a prompt of which all whole chunks are on disk now."""
+        before = len(self.l2.objects())
+        (answer,) = self.engine.ask([prompt])
+        self.wait_stored(before + len(prompt) // CHUNK_TOKENS)
+        return answer
+
+    def retrieved(self) -> int:
+        """Chunks that engines have taken from this start of the server."""
+        return int(self.server.status()["chunks"]["retrieved"])
+
+
+def prompt(seed: int, tokens: int = PROMPT_TOKENS) -> list[int]:
+    return random_prompt(20_000 + seed, tokens)
