@@ -31,6 +31,8 @@ NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $
 
 # What the engine's environment has of ours, beside the public package.
 OWN := libs/blend_select libs/client libs/kv_identity libs/kv_layout engines/vllm
+# What an engine has that opens its cache in its own process, in an environment without the public package.
+IN_PROCESS := core engines/local libs/l2_adapter libs/object_files libs/object_remote plugins/l2_fs plugins/l2_fs_native plugins/l2_redis plugins/policies
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 side_by_side = $(if $(filter-out 1,$(1)),-n $(1) --dist loadfile --no-loadscope-reorder)
 
@@ -43,6 +45,7 @@ NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
 ENGINE_OWN := .venv-engine/.own
 SGLANG_READY := .venv-sglang/.ready
+IN_PROCESS_READY := .venv-in-process/.ready
 DOCS_READY := .venv-docs/.ready
 ENGINE_TESTS := .venv-engine/.tests
 SYSTEM_READY := .venv/.system
@@ -51,7 +54,7 @@ MODEL := demo/.model/model.safetensors
 .PHONY: help setup setup-sglang demo test retest test-all test-sglang bench check docs size wheels clean
 
 help:
-	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
+	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine and .venv-in-process"
 	@echo "make demo      a real engine with this cache: cold, from memory, shared, and from disk after a crash"
 	@echo "make test      the checks, and all tests but the slow ones"
 	@echo "make retest    the tests that failed last, one after the other"
@@ -64,7 +67,7 @@ help:
 	@echo "make wheels    lmcache-native for other machines, one wheel for each Python here, in dist"
 	@echo "make clean     remove the environments, the demo's model and all caches of tools"
 
-setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS) $(MODEL) $(SYSTEM_READY)
+setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS) $(IN_PROCESS_READY) $(MODEL) $(SYSTEM_READY)
 
 setup-sglang: $(SGLANG_READY)
 
@@ -109,7 +112,7 @@ wheels:
 	@$(PYTHON) -m scripts.build_wheels dist
 
 clean:
-	rm -rf .venv .venv-engine .venv-sglang .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-engine .venv-in-process .venv-sglang .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The versions are those of the developers' environment; devkit is there for its free ports, without what its suites require.
@@ -163,6 +166,14 @@ $(ENGINE_TESTS): tests/engine/requirements.txt $(ENGINE_OWN) $(NATIVE_READY)
 	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-compile --no-deps -r $<
 	@for wheel in .venv/wheels/lmcache_native-*.whl; do test ! -e "$$wheel" || \
 		.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps --force-reinstall "$$wheel"; done
+	@touch $@
+
+# The engine's environment by hard links: nothing is installed twice, and what pip replaces is replaced here alone.
+$(IN_PROCESS_READY): $(ENGINE_TESTS) $(IN_PROCESS:%=%/pyproject.toml)
+	@rm -rf .venv-in-process && cp -al .venv-engine .venv-in-process
+	@.venv-in-process/bin/python -m pip uninstall --quiet --yes lmcache
+	@.venv-in-process/bin/python -m scripts.pip_progress "in-process" --no-deps -c requirements-dev.txt pluggy stevedore xxhash
+	@.venv-in-process/bin/python -m scripts.pip_progress "in-process" --no-deps --no-build-isolation $(IN_PROCESS:%=-e %)
 	@touch $@
 
 $(MODEL): demo/make_model.py demo/tiny-llama.json $(ENGINE_READY)

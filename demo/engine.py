@@ -31,14 +31,16 @@ class Connector(NamedTuple):
     """A client of the cache server, by its name in the engine, and the settings that say where the server is."""
 
     name: str
-    host: str
-    port: str
+    host: str = ""
+    port: str = ""
 
 
 CONNECTORS = {
     "stock": Connector("LMCacheMPConnector", "lmcache.mp.host", "lmcache.mp.port"),
     "own": Connector("LMCacheNodeConnector", "lmcache.host", "lmcache.port"),
+    "in-process": Connector("LMCacheNodeConnector"),
 }
+"""The last one has no server."""
 LIKELIEST = 8
 """How many of the first token's log probabilities are reported, likeliest first."""
 
@@ -84,13 +86,14 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     from vllm.config import KVEventsConfig, KVTransferConfig
 
     transfer = None
-    if args.port is not None:
-        connector = CONNECTORS[args.connector]
+    connector = CONNECTORS[args.connector]
+    where = {connector.host: args.host, connector.port: args.port} if connector.host else {"lmcache.in_process": True}
+    if args.port is not None or not connector.host:
         transfer = KVTransferConfig(
             kv_connector=connector.name,
             kv_role="kv_both",
             kv_load_failure_policy=args.load_failure,
-            kv_connector_extra_config={connector.host: args.host, connector.port: args.port, **args.extra},
+            kv_connector_extra_config={**where, **args.extra},
         )
     return {
         "model": args.model,

@@ -21,6 +21,8 @@ from demo.shared_memory import shared_by_group
 
 HERE = Path(__file__).resolve().parent
 ENGINE_PYTHON = HERE.parent / ".venv-engine" / "bin" / "python"
+IN_PROCESS_PYTHON = HERE.parent / ".venv-in-process" / "bin" / "python"
+"""Of the same engine without the public package, and with the cache that opens in its process."""
 MODEL = HERE / ".model"
 
 THREADS_MAX = 8
@@ -73,12 +75,12 @@ def answer_of(line: Mapping[str, Any]) -> Answer:
 class EngineProcess:
     """One engine.  As a context manager: it starts on entry, and nothing of it is left after exit.
 
-    `port` is the cache server's engine port; None makes an engine without a cache.  `model` is a directory of
-    `make_model.py`.  `connector` is a key of `engine.CONNECTORS`.  `extra` is merged into the
-    connector's configuration.  `driver` is the program that drives the engine, `options` are more arguments for it.
-    `kv_gib` is the engine's own memory for KV.  `one_process` puts the front end, the scheduler and the worker into one
-    process, which starts with a third of the imports; vLLM on the CPU gives each a process by default.  `python` is the
-    interpreter of the environment that has the engine.
+    `port` is the cache server's engine port; None makes an engine without a cache, or with one in its own process where
+    `connector` says so.  `model` is a directory of `make_model.py`.  `connector` is a key of `engine.CONNECTORS`.  `extra`
+    is merged into the connector's configuration.  `driver` is the program that drives the engine, `options` are more
+    arguments for it.  `kv_gib` is the engine's own memory for KV.  `one_process` puts the front end, the scheduler and the
+    worker into one process, which starts with a third of the imports; vLLM on the CPU gives each a process by default.
+    `python` is the interpreter of the environment that has the engine, `environment` more of its variables.
     Not thread-safe: one question at a time.
     """
 
@@ -98,14 +100,15 @@ class EngineProcess:
         kv_gib: int = 1,
         one_process: bool = False,
         python: Path = ENGINE_PYTHON,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         command = [str(python), str(driver), str(model), *options]
         command += ["--block-size", str(block_size), "--tensor-parallel", str(tensor_parallel)]
         if port is not None:
-            command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
-            command += ["--connector", connector]
-        environment = engine_environment(tensor_parallel, kv_gib, one_process=one_process)
-        self._child = ChildProcess("vLLM", command, log_path, environment, preloaded(python))
+            command += ["--port", str(port)]
+        command += ["--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure, "--connector", connector]
+        whole = engine_environment(tensor_parallel, kv_gib, one_process=one_process) | dict(environment or {})
+        self._child = ChildProcess("vLLM", command, log_path, whole, preloaded(python))
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._shared: set[Path] = set()
 

@@ -200,16 +200,19 @@ class Rig:
 
 @contextmanager
 def rig(
-    port: int,
+    port: int | str,
     paged: Paged,
     *,
     placement: Placement | None = None,
     timeout_seconds: float = 10.0,
     heartbeat_seconds: float = 0.3,
 ) -> Iterator[Rig]:
-    """A worker of model "model" that is registered, if there is a server."""
+    """A worker of model "model" that is registered, if there is a server.  `port`: or the endpoint of a cache in its engine."""
     settings = Settings(
-        url=f"tcp://127.0.0.1:{port}", timeout_seconds=timeout_seconds, heartbeat_seconds=heartbeat_seconds
+        url=port if isinstance(port, str) else f"tcp://127.0.0.1:{port}",
+        in_process=isinstance(port, str),
+        timeout_seconds=timeout_seconds,
+        heartbeat_seconds=heartbeat_seconds,
     )
     side = WorkerSide(settings, placement or Placement("model", 1, 0), paged.groups, paged.kv_layout)
     side.register_kv_caches(paged.tensors)

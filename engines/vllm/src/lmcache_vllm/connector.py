@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,11 @@ from lmcache_vllm.blend_separator import separator_tokens
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.handoffs import HandoffParams
+from lmcache_vllm.in_process import InProcessCache, ending_seconds, endpoint_of, split
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.metrics import NodePromMetrics, NodeStats
 from lmcache_vllm.model_identity import EngineIdentity, engine_identity
-from lmcache_vllm.placement import CacheGroup
+from lmcache_vllm.placement import CacheGroup, block_span
 from lmcache_vllm.registration import log_where_vllm_does
 from lmcache_vllm.scheduler import SchedulerSide
 from lmcache_vllm.server_link import ServerLink
@@ -66,7 +68,10 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         super().__init__(vllm_config, role, kv_cache_config)
         log_where_vllm_does()
         transfer_config = vllm_config.kv_transfer_config
-        settings = Settings.of(transfer_config.kv_connector_extra_config)
+        extra, overrides = split(transfer_config.kv_connector_extra_config)
+        settings = Settings.of(extra)
+        if settings.in_process:
+            settings = replace(settings, url=endpoint_of(transfer_config.engine_id))
         groups = cache_groups(vllm_config, kv_cache_config)
         gives_model = role is KVConnectorRole.SCHEDULER or settings.blend == "off" or _gives_model(vllm_config)
         check_blend(settings, vllm_config, kv_cache_config, gives_model=gives_model)
@@ -78,14 +83,24 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self._handoffs = HandoffParams(settings, transfer_config.engine_id)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._cache: InProcessCache | None = None
         if role is KVConnectorRole.SCHEDULER:
+            parallel = vllm_config.parallel_config
+            if settings.in_process:
+                self._cache = InProcessCache(
+                    overrides,
+                    settings.url,
+                    workers=parallel.local_world_size,
+                    block_tokens=block_span(groups),
+                )
+                settings = self._cache.applied(settings, extra)
             logger.info("facts of the KV cache served_name=%s %s", identity.served, identity)
             self._scheduler = SchedulerSide(
                 settings,
                 placement(vllm_config, "", rank=0),  # the workers report the name
                 groups,
                 ServerLink(settings),
-                workers=vllm_config.parallel_config.world_size,
+                workers=parallel.world_size,
                 stores=transfer_config.is_kv_producer,
                 loads=transfer_config.is_kv_consumer,
                 separator=separator_tokens(settings, vllm_config.model_config),
@@ -188,8 +203,11 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
     def shutdown(self) -> None:
         """Waits for copies that touch vLLM's memory, and gives back what the server holds for this process."""
+        ending_seconds()
         if self._scheduler:
             self._scheduler.close()
+        if self._cache:
+            self._cache.close()
         if self._worker:
             self._worker.close()
 

@@ -57,6 +57,7 @@ class SchedulerSide:
         self._port = port
         self._stores = stores
         self._loads = loads
+        self._least = max(1, settings.min_retrieve_tokens)
         self._saves_decode = settings.save_decode
         self._tail_blocks = block_span(self._groups) if settings.save_tail else 0
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
@@ -105,7 +106,7 @@ class SchedulerSide:
             return state.blend_end - computed, True
         # Of a whole prompt the last token is computed: its output is what is asked for.
         needed = found - computed - (found == len(state.facts.tokens))
-        return (needed, True) if needed > 0 else (0, False)
+        return (needed, True) if needed >= self._least else (0, False)
 
     # When vLLM has given it blocks
 

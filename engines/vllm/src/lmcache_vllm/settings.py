@@ -27,6 +27,8 @@ class Settings:
 
     url: str = DEFAULT_URL
     """Where the server is; also as `lmcache.host` and `lmcache.port`."""
+    in_process: bool = False
+    """No server: the cache is in the process of vLLM's scheduler (in_process.py), which has `url` to itself."""
     lookup_timeout_ms: int = 500
     """How long a request waits for a server to accept its lookup; it is computed without the cache then."""
     prefetch_timeout_seconds: float = 15.0
@@ -37,6 +39,8 @@ class Settings:
     """How often the server is asked whether it is there, and how long it may take to answer."""
     eager_lookups: int = 16
     """Number of requests that are looked up while they still wait in vLLM's queue; what is found is held for them."""
+    min_retrieve_tokens: int = 0
+    """A request that would load fewer tokens loads none."""
     save_decode: bool = False
     """Store what a model generated as well, not only prompts."""
     save_tail: bool = False
@@ -88,6 +92,10 @@ class Settings:
             if "url" in given:
                 raise ValueError("'lmcache.url' is given beside 'lmcache.host' or 'lmcache.port': give one of them")
             given["url"] = _joined(host or "127.0.0.1", port or 5555)
+        if given.get("in_process") and "url" in given:
+            raise ValueError(
+                "'lmcache.url' is given beside 'lmcache.in_process', which has no server: give one of them"
+            )
         if given.get("pd_role", "none") != "none":
             given["save_tail"] = True
         elif "engine_url" in given:
@@ -239,11 +247,13 @@ _READERS: Final = {
     "url": _url,
     "host": _text,
     "port": _port,
+    "in_process": _flag,
     "lookup_timeout_ms": _count,
     "prefetch_timeout_seconds": _seconds,
     "timeout_seconds": _seconds,
     "heartbeat_seconds": _seconds,
     "eager_lookups": _count,
+    "min_retrieve_tokens": _count,
     "save_decode": _flag,
     "save_tail": _flag,
     "pd_role": _pd_role,
@@ -260,6 +270,11 @@ _READERS: Final = {
     "blend_keep": _flag,
     "blend_special_str": _separator,
 }
+
+
+def is_known(key: str) -> bool:
+    """Whether it is one of the connector's."""
+    return _STOCK_KEYS.get(key, key).removeprefix(PREFIX) in _READERS
 
 
 def _unknown(key: str) -> str:

@@ -57,14 +57,19 @@ class ServerSession:
         timeout_seconds: float,
         heartbeat_seconds: float,
         on_lost: Callable[[], None],
+        in_process: bool = False,
     ) -> None:
-        """`open_pages` is called with the server's chunk size. `on_lost` is called on the session's thread."""
+        """`open_pages` is called with the server's chunk size. `on_lost` is called on the session's thread. `in_process`: the
+        server is the engine's own, begins after its workers and is as old as they; its memory loses its name when they have
+        mapped it, so that it is mapped once."""
         self._url = url
         self._placement = placement
         self._open_pages = open_pages
         self._timeout = timeout_seconds
         self._heartbeat = heartbeat_seconds
         self._on_lost = on_lost
+        self._in_process = in_process
+        self._mapped: Registration | None = None  # in_process: the latest, whose mapping all have
         self._control = EngineChannel(url, min(timeout_seconds, REGISTER_SECONDS))
         self._condition = threading.Condition()
         self._current: Registration | None = None
@@ -139,6 +144,8 @@ class ServerSession:
         with self._condition:
             self._condition.wait_for(lambda: all(registration.users == 0 for registration in self._retired))
         self._sweep()
+        if self._mapped is not None:
+            _unmap(self._mapped)
 
     def _tend(self, pause: float) -> float:
         """Look after the registration. Returns the seconds until the next time."""
@@ -146,7 +153,7 @@ class ServerSession:
             self._retire()
             if not self._register():
                 self._sweep()
-                return min(2 * pause, self._heartbeat)
+                return pause if self._in_process else min(2 * pause, self._heartbeat)
         self._sweep()
         registration = self._current
         fence = registration.fence_seconds if registration is not None else math.inf
@@ -194,8 +201,8 @@ class ServerSession:
             self._retired = [registration for registration in self._retired if registration.users]
         for registration in unused:
             self._unregister(registration.instance_id)
-            registration.pages.copier.detach(registration.segment.address)
-            registration.segment.close()
+            if not self._in_process:
+                _unmap(registration)
 
     def _unregister(self, instance_id: int) -> None:
         try:
@@ -221,6 +228,8 @@ class ServerSession:
         placement = self._placement
         hello = self._control.hello(CLIENT, timeout_seconds=REGISTER_SECONDS)
         if hello is None:
+            if self._in_process:
+                raise NoAnswerError(f"the engine's process has not opened its cache at {self._url}")
             raise NoAnswerError(f"no server that this connector understands answers at {self._url}")
         pages = self._open_pages(hello.chunk_tokens)
         instance_id = secrets.randbits(62)
@@ -236,12 +245,13 @@ class ServerSession:
                     f"the server at {self._url} refused this worker; its log says why, and so does GET /status under "
                     "modules, engine_driven, registrations_refused"
                 )
-            segment = L1Segment(offer.shm_name, offer.pool_size)
+            segment = self._mapped.segment if self._mapped else L1Segment(offer.shm_name, offer.pool_size)
         except BaseException:
             self._unregister(instance_id)
             raise
         _map_early(segment)
-        pages.copier.attach(segment.address, segment.size_bytes)
+        if self._mapped is None:
+            pages.copier.attach(segment.address, segment.size_bytes)
         logger.info(
             "registered url=%s instance=%d segment=%s chunk_tokens=%d chunk_bytes=%d",
             self._url,
@@ -250,13 +260,22 @@ class ServerSession:
             pages.chunk_tokens,
             pages.payload_bytes,
         )
-        return Registration(instance_id, EngineChannel(self._url, self._timeout), segment, pages, fence, asked)
+        channel = EngineChannel(self._url, self._timeout)
+        registration = Registration(instance_id, channel, segment, pages, fence, asked)
+        if self._in_process:
+            self._mapped = registration
+        return registration
 
     def _failed(self, reason: str) -> None:
         """Say why, once for each reason."""
         if reason != self._failure:
             self._failure = reason
             logger.warning("running without the server: %s", reason)
+
+
+def _unmap(registration: Registration) -> None:
+    registration.pages.copier.detach(registration.segment.address)
+    registration.segment.close()
 
 
 def _map_early(segment: L1Segment) -> None:

@@ -126,10 +126,11 @@ class WorkerSide:
             timeout_seconds=self._settings.timeout_seconds,
             heartbeat_seconds=self._settings.heartbeat_seconds,
             on_lost=self._board.count_loss,
+            in_process=self._settings.in_process,
         )
         self._link = _Link(session, copier)
         self._caches = caches
-        session.start(START_SECONDS)
+        session.start(0.0 if self._settings.in_process else START_SECONDS)  # that cache is opened after this
 
     def bind_model_runner(self, runner: Any) -> None:
         """vLLM's, whose model blends run. All ranks call it at once, and before the first step; the model is tried."""

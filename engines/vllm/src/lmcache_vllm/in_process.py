@@ -1,0 +1,185 @@
+"""The cache inside of vLLM, in place of a server: the scheduler's process opens it, workers find it by the engine's id.
+
+lmcache-engine, and the server's core with it, is imported by that process alone, and only in this mode.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lmcache_client import LMCacheError
+from lmcache_vllm.settings import PREFIX, Settings, is_known
+
+if TYPE_CHECKING:
+    from lmcache_core import LocalCache
+    from lmcache_engine import LMCacheEngineConfig
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS: Final = 4.0
+"""From the first part of an engine that ends. vLLM kills an engine that takes five."""
+STALE_SECONDS: Final = 60.0
+"""A socket that is younger may be one that somebody is about to listen at."""
+_VARIABLES: Final = "LMCACHE_"
+_FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
+_ALIKE: Final = 0.8
+"""As much as a slip of the pen leaves. Variables of others, as of a service that is called lmcache, are less like a key."""
+_CONNECTOR_SETTINGS: Final = {
+    "save_decode_cache": "save_decode",
+    "save_unfull_chunk": "save_tail",
+    "blocking_timeout_secs": "prefetch_timeout_seconds",
+    "min_retrieve_tokens": "min_retrieve_tokens",
+}
+"""Keys of the configuration that the connector applies, and its settings that they are."""
+
+
+def split(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of `kv_connector_extra_config` what is the connector's, and keys of the cache's configuration without their prefix:
+    those are there in this mode alone."""
+    if extra.get(f"{PREFIX}in_process") is not True:
+        return dict(extra), {}
+    own = {key: value for key, value in extra.items() if not key.startswith(PREFIX) or is_known(key)}
+    return own, {key.removeprefix(PREFIX): value for key, value in extra.items() if key not in own}
+
+
+def endpoint_of(engine_id: str) -> str:
+    """Where the processes of one engine meet. Makes the folder. Raises ValueError where others could be met there."""
+    folder = Path(tempfile.gettempdir(), f"lmcache-{os.geteuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ValueError(f"lmcache.in_process: {folder} cannot be made for a socket: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ValueError(
+            f"lmcache.in_process: {folder} is not a folder of this user alone (mode 0700): remove it, or set TMPDIR"
+        )
+    return f"ipc://{folder}/{hashlib.sha256(engine_id.encode()).hexdigest()[:32]}.sock"
+
+
+class InProcessCache:
+    """What the scheduler's process has of the cache: all of it. Workers register with it as with a server."""
+
+    def __init__(self, overrides: Mapping[str, Any], url: str, *, workers: int, block_tokens: int) -> None:
+        """Opens it and serves it at `url`. `workers` of this machine map its memory, and it has as much for each of them;
+        `block_tokens`: where blocks of all groups end together. `overrides`: keys of the configuration, over those of
+        LMCACHE_CONFIG_FILE and LMCACHE_*. Raises ValueError that says what is wrong, and what to do."""
+        _check_environment()
+        from lmcache_core import open_local
+
+        began = time.monotonic()
+        try:
+            self.config = _configuration(overrides)
+            if self.config.chunk_size % block_tokens:
+                raise ValueError(
+                    f"lmcache.in_process: 'chunk_size' is {self.config.chunk_size}, which is not a multiple of vLLM's blocks "
+                    f"of {block_tokens}; change it, or vLLM's --block-size"
+                )
+            given = self.config.server
+            shared = {"l1_size_gb": given["l1_size_gb"] * workers, "l1_shared_memory": True}
+            if "l1_init_size_gb" in given:
+                shared["l1_init_size_gb"] = given["l1_init_size_gb"] * workers
+            _remove_stale(Path(url.removeprefix("ipc://")).parent)
+            self._cache: LocalCache = open_local({**given, **shared})
+            try:
+                self._cache.serve(url, workers)
+            except BaseException:
+                self._cache.close(0.0)
+                raise
+        except LMCacheError as error:
+            raise ValueError(f"lmcache.in_process: {error}") from None
+        atexit.register(self.close)
+        logger.info(
+            "cache is open in this process url=%s l1_gb=%s adapters=%s seconds=%.2f",
+            url,
+            shared["l1_size_gb"],
+            ",".join(each["type"] for each in given["l2_adapter"]) or "none",
+            time.monotonic() - began,
+        )
+
+    def applied(self, settings: Settings, extra: Mapping[str, Any]) -> Settings:
+        """The connector's settings, with those that the cache's configuration gives and `extra` does not."""
+        values = self.config.as_dict()
+        taken = {name: values[key] for key, name in _CONNECTOR_SETTINGS.items() if f"{PREFIX}{name}" not in extra}
+        return replace(settings, **taken)
+
+    def close(self) -> None:
+        """Write what is on its way to other tiers, as far as there is time, and give everything back. May be called again."""
+        atexit.unregister(self.close)
+        if not self._cache.close(max(0.0, CLOSE_SECONDS - ending_seconds())):
+            logger.warning("the engine ended before all chunks were written to other tiers; those are computed again")
+
+
+_ending_since: list[float] = []
+
+
+def ending_seconds() -> float:
+    """Since this was first called in this process: when the first part of its engine began to end."""
+    if not _ending_since:
+        _ending_since.append(time.monotonic())
+    return time.monotonic() - _ending_since[0]
+
+
+def _check_environment() -> None:
+    with suppress(PackageNotFoundError):
+        public = version("lmcache")
+        raise ValueError(
+            f"lmcache.in_process: this environment has the public package, lmcache {public}, and both have a command and "
+            "settings of one name: uninstall it, or leave 'lmcache.in_process' out and run `lmcache server`"
+        )
+    try:
+        import lmcache_engine  # noqa: F401 - brings core
+    except ImportError as error:
+        raise ValueError(f"lmcache.in_process: {error}; install lmcache-vllm[in-process]") from None
+
+
+def _configuration(overrides: Mapping[str, Any]) -> LMCacheEngineConfig:
+    from lmcache_engine import LMCacheEngineConfig
+
+    config = LMCacheEngineConfig.from_env(os.environ, **overrides)
+    _check_variables(set(config.as_dict()))
+    for line in config.warnings:
+        if not any(line.startswith(f"'{key}' has no effect") for key in _CONNECTOR_SETTINGS):
+            logger.warning("%s", line)
+    return config
+
+
+def _check_variables(keys: set[str]) -> None:
+    """Raises ValueError for a variable that is nearly one of the configuration."""
+    from lmcache_engine.config_keys import OLD_NAMES
+
+    known = {f"{_VARIABLES}{key.upper()}" for key in keys | set(OLD_NAMES)} | {_FILE_VARIABLE}
+    for name in sorted(os.environ):
+        if not name.startswith(_VARIABLES) or name in known:
+            continue
+        if close := get_close_matches(name, known, 1, _ALIKE):
+            raise ValueError(
+                f"lmcache.in_process: no key is called '{name}'; did you mean '{close[0]}'? Unset it otherwise"
+            )
+        logger.warning("'%s' has no effect: no key of the configuration is called so", name)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Sockets of engines that were killed."""
+    for path in folder.glob("*.sock"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
+            if time.time() - path.lstat().st_mtime < STALE_SECONDS:
+                continue
+            try:
+                caller.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()

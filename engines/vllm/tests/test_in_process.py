@@ -1,0 +1,234 @@
+"""The cache in the engine's own process, without an engine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.vllm.tests.test_worker_transfers import TOKENS
+from engines.vllm.tests.worker_kit import CHUNK_TOKENS, fused_hnd, rig, transfer, until
+from lmcache_client import EngineChannel
+from lmcache_vllm import in_process
+from lmcache_vllm.in_process import InProcessCache, endpoint_of, split
+from lmcache_vllm.settings import Settings
+
+SMALL: Mapping[str, Any] = {"max_local_cpu_size": 0.03, "chunk_size": CHUNK_TOKENS}
+BLOCKS = [[*range(1, 9)]]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Short, as a socket's path has to be, and empty; no variable of this process is a setting."""
+    for name in [name for name in os.environ if name.startswith("LMCACHE_")]:
+        monkeypatch.delenv(name)
+    with tempfile.TemporaryDirectory(prefix="lm-") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        yield
+        monkeypatch.undo()
+
+
+@pytest.fixture
+def cache() -> Iterator[InProcessCache]:
+    opened = open_cache()
+    yield opened
+    opened.close()
+
+
+def open_cache(overrides: Mapping[str, Any] = SMALL, url: str = "", workers: int = 1) -> InProcessCache:
+    in_process._ending_since.clear()
+    return InProcessCache(overrides, url or endpoint_of("engine"), workers=workers, block_tokens=4)
+
+
+def segment() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("lmcache-l1-")}
+
+
+def test_a_worker_stores_and_loads_and_nothing_has_a_name(cache: InProcessCache) -> None:
+    paged = fused_hnd("float32")
+    order = transfer(TOKENS, BLOCKS)
+    with rig(endpoint_of("engine"), paged) as worker:
+        assert worker.until(lambda: worker.side._usable)
+        worker.store(order)
+        named = Path("/dev/shm", cache._cache.status()["l1"]["segment"])
+        assert worker.until(lambda: not named.exists())
+        before = paged.blocks_of(BLOCKS)
+        paged.wipe()
+        worker.load(transfer(TOKENS, BLOCKS, request="r2"))
+        assert all((one == other).all() for one, other in zip(before, paged.blocks_of(BLOCKS), strict=True))
+        # What it was registered with is lost; it is mapped, and cannot be mapped again.
+        workers = cache._cache._server.parts.engine_port.workers
+        for each in workers.registered():
+            workers.unregister(each.instance_id, "test")
+        assert worker.until(lambda: worker.counts.get("lost_servers:worker", 0) > 0)
+        assert worker.until(lambda: worker.side._usable)
+        paged.wipe()
+        worker.load(transfer(TOKENS, BLOCKS, request="r3"))
+        assert all((one == other).all() for one, other in zip(before, paged.blocks_of(BLOCKS), strict=True))
+
+
+def test_a_worker_without_the_process_of_the_engine_runs_uncached(caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
+    with rig(endpoint_of("engine"), fused_hnd("float32")) as worker:
+        assert time.monotonic() - began < 1.0, "it is opened after the workers"
+        worker.load(transfer(TOKENS, BLOCKS))
+        assert worker.counts["failed_loads:no_server"] == 1
+        assert until(lambda: "the engine's process has not opened its cache" in caplog.text)
+
+
+def test_the_folder_and_the_socket_are_this_users_alone(cache: InProcessCache) -> None:
+    path = Path(endpoint_of("engine").removeprefix("ipc://"))
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    assert oct(path.parent.stat().st_mode & 0o777) == "0o700"
+    assert endpoint_of("other") != endpoint_of("engine")
+
+
+def test_a_folder_that_others_may_enter_is_refused() -> None:
+    Path(tempfile.gettempdir(), f"lmcache-{os.geteuid()}").mkdir(mode=0o755)
+    with pytest.raises(ValueError, match=r"is not a folder of this user alone \(mode 0700\): remove it, or set TMPDIR"):
+        endpoint_of("engine")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    Path(tempfile.gettempdir(), f"lmcache-{os.geteuid()}").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="is not a folder of this user alone"):
+        endpoint_of("engine")
+
+
+def test_what_a_killed_engine_left_is_removed_and_nothing_else(cache: InProcessCache) -> None:
+    folder = Path(endpoint_of("engine").removeprefix("ipc://")).parent
+    stale, young = folder / "stale.sock", folder / "young.sock"
+    for path in (stale, young):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    long_ago = time.time() - in_process.STALE_SECONDS - 1
+    for path in (stale, *folder.glob("[0-9a-f]*.sock")):
+        os.utime(path, (long_ago, long_ago))
+    other = open_cache(url=endpoint_of("other"))
+    other.close()
+    assert {each.name for each in folder.iterdir()} == {Path(endpoint_of("engine")).name, "young.sock"}
+    with EngineChannel(endpoint_of("engine")) as channel:
+        assert channel.hello("test") is not None, "it goes on"
+
+
+def test_memory_is_for_all_workers() -> None:
+    opened = open_cache(workers=2)
+    try:
+        assert opened._cache.status()["l1"]["capacity_bytes"] == pytest.approx(0.06 * 2**30, rel=0.02)
+    finally:
+        opened.close()
+
+
+def test_keys_of_the_configuration_are_there_in_this_mode_alone() -> None:
+    extra = {"lmcache.in_process": True, "lmcache.max_local_cpu_size": 2, "lmcache.save_decode": True, "other": 1}
+    own, overrides = split(extra)
+    assert own == {"lmcache.in_process": True, "lmcache.save_decode": True, "other": 1}
+    assert overrides == {"max_local_cpu_size": 2}
+    del extra["lmcache.in_process"]
+    with pytest.raises(ValueError, match=r"'lmcache\.max_local_cpu_size' in kv_connector_extra_config is not known"):
+        Settings.of(split(extra)[0])
+
+
+def test_the_connector_takes_its_part_of_the_configuration() -> None:
+    opened = open_cache({**SMALL, "save_decode_cache": True, "save_unfull_chunk": True, "blocking_timeout_secs": 7})
+    try:
+        applied = opened.applied(Settings(), {"lmcache.save_tail": False})
+    finally:
+        opened.close()
+    assert (applied.save_decode, applied.save_tail, applied.prefetch_timeout_seconds) == (True, False, 7)
+
+
+def test_the_file_then_the_variables_then_the_engines_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "lmcache.yaml").write_text("chunk_size: 64\nmax_local_cpu_size: 0.1\ncache_policy: FIFO\n")
+    monkeypatch.setenv("LMCACHE_CONFIG_FILE", str(tmp_path / "lmcache.yaml"))
+    monkeypatch.setenv("LMCACHE_MAX_LOCAL_CPU_SIZE", "0.05")
+    monkeypatch.setenv("LMCACHE_CACHE_POLICY", "LFU")
+    monkeypatch.setenv("LMCACHE_SERVICE_HOST", "10.0.0.1")
+    opened = open_cache({"max_local_cpu_size": 0.03})
+    opened.close()
+    config = opened.config
+    assert (config.chunk_size, config.max_local_cpu_size, config.cache_policy) == (64, 0.03, "LFU")
+    assert "'LMCACHE_SERVICE_HOST' has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "variables", "says"),
+    [
+        ({"chunk_sise": 256}, {}, "no key is called 'chunk_sise'; did you mean 'chunk_size'?"),
+        (
+            {},
+            {"LMCACHE_CHUNK_SISE": "256"},
+            "no key is called 'LMCACHE_CHUNK_SISE'; did you mean 'LMCACHE_CHUNK_SIZE'?",
+        ),
+        ({"chunk_size": 30}, {}, "'chunk_size' is 30, which is not a multiple of vLLM's blocks of 4"),
+        ({"max_local_cpu_size": 0}, {}, "'max_local_cpu_size' is 0"),
+        ({"remote_url": "nope://x"}, {}, "'remote_url' is 'nope://...'"),
+        ({}, {"LMCACHE_CONFIG_FILE": "/nowhere.yaml"}, "/nowhere.yaml: cannot be read"),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    overrides: Mapping[str, Any], variables: Mapping[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    before, threads = segment(), len(os.listdir("/proc/self/task"))
+    with pytest.raises(ValueError) as raised:
+        open_cache({**SMALL, **overrides})
+    assert str(raised.value).startswith("lmcache.in_process: ")
+    assert says in str(raised.value)
+    assert segment() == before
+    assert until(lambda: len(os.listdir("/proc/self/task")) <= threads)
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    before = segment()
+    with pytest.raises(ValueError, match=r"lmcache.in_process: .*cannot be opened"):
+        open_cache()
+    assert segment() == before
+
+
+def test_the_public_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "version", lambda name: "0.5.6")
+    with pytest.raises(ValueError, match=r"this environment has the public package, lmcache 0\.5\.6"):
+        open_cache()
+
+
+def test_a_server_beside_it_is_refused() -> None:
+    for where in ({"lmcache.url": "tcp://127.0.0.1:5555"}, {"lmcache.port": 5555}, {"lmcache.mp.host": "a"}):
+        with pytest.raises(ValueError, match=r"beside 'lmcache\.in_process', which has no server: give one of them"):
+            Settings.of({"lmcache.in_process": True, **where})
+
+
+def test_an_end_that_takes_too_long_says_what_is_lost(
+    cache: InProcessCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: list[float] = []
+    close = cache._cache.close
+
+    def close_late(seconds: float) -> bool:
+        given.append(seconds)
+        close(0.0)
+        return False
+
+    monkeypatch.setattr(cache._cache, "close", close_late)
+    in_process.ending_seconds()
+    in_process._ending_since[0] -= 1.0
+    with caplog.at_level(logging.WARNING):
+        cache.close()
+    assert given[0] == pytest.approx(in_process.CLOSE_SECONDS - 1.0, abs=0.2)
+    assert "before all chunks were written" in caplog.text
