@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS: Final = 4.0
 """From the first part of an engine that ends. vLLM kills an engine that takes five."""
 STALE_SECONDS: Final = 60.0
-"""A socket that is younger may be one that somebody is about to listen at."""
+"""A socket that is younger may belong to an engine that is about to listen."""
 _VARIABLES: Final = "LMCACHE_"
 _FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
 _ALIKE: Final = 0.8
