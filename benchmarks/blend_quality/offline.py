@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from benchmarks.blend_quality.prompts import WAYS, Prompt, prompts
-from benchmarks.blend_quality.selectors import Row, installed, rows
+from benchmarks.blend_quality.selectors import NOT_TURNED, Row, installed, rows
 from benchmarks.blend_quality.train import MODEL
 from lmcache_blend_select import Facts, Need, Segment, budget, select, selector
 
@@ -47,11 +47,11 @@ class Blender:
         turned: Tensor = apply_rotary_pos_emb(keys[None], keys[None], cos, sin)[1][0]
         return turned
 
-    def take(self, stored: Blender, length: int, start: int) -> None:
-        """Move the last `length` tokens of another prompt to `start`."""
+    def take(self, stored: Blender, length: int, start: int, *, turned: bool = True) -> None:
+        """Move the last `length` tokens of another prompt to `start`, with K for that place, or as it was."""
         old = len(stored.tokens) - length
         moved = stored.kv[..., old:, :].clone()
-        for layer in moved[0]:
+        for layer in moved[0] if turned else ():
             layer[:] = self.turned(layer, torch.full((length,), start - old))
         self.kv[..., start : start + length, :] = moved
 
@@ -91,12 +91,14 @@ class Reuse:
         self._everything = torch.ones(len(prompt.tokens), dtype=torch.bool)
         self._fresh.compute(self._everything)
         self._segments = []
+        as_it_was = Blender(model, prompt.tokens)
         for stored, (start, end) in zip(prompt.stored, prompt.segments, strict=True):
             alone = Blender(model, stored)
             alone.compute(torch.ones(len(stored), dtype=torch.bool))
             self._reused.take(alone, end - start, start)
+            as_it_was.take(alone, end - start, start, turned=False)
             self._segments.append(Segment(start, end, len(stored) - (end - start)))
-        self._stored = self._reused.kv.clone()
+        self._stored, self._not_turned = self._reused.kv.clone(), as_it_was.kv
         self._check_layer = check_layer
 
     def answer(self, row: Row) -> int:
@@ -111,7 +113,7 @@ class Reuse:
         todo = ~self._everything
         for start, end in runs:
             todo[start:end] = True
-        self._reused.kv = self._stored.clone()
+        self._reused.kv = (self._not_turned if row.selector == NOT_TURNED else self._stored).clone()
         if probed:
             layers = self._check_layer + 1
             self._reused.kv[:, :layers] = self._fresh.kv[:, :layers]
