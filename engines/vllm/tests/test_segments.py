@@ -74,7 +74,9 @@ def test_chunks_of_documents_fill_what_is_free(
     bounds: list[int], documents: list[int], prefix: int, hits: list[int]
 ) -> None:
     given_segments = tuple(
-        BlendSegment(0, min(end - start, CHUNK), start, start + min(end - start, CHUNK), b"x")
+        BlendSegment(
+            0, min(end - start, CHUNK), start, start + min(end - start, CHUNK), b"x", start % 2 == 0, start % 3 == 0
+        )
         for start, end in zip(bounds[::2], bounds[1::2], strict=False)
         if start >= prefix
     )
@@ -82,9 +84,15 @@ def test_chunks_of_documents_fill_what_is_free(
         (chained(start, end - start), found) for start, end, found in zip(documents, documents[1:], hits, strict=False)
     ]
     segments, used = with_chains(given_segments, prefix, chains)
-    assert set(given_segments) <= set(segments)
+    assert {each for each in given_segments if each.exact} <= set(segments)
     for before, behind in pairwise(segments):
         assert before.end <= behind.start
+    taken = {each.start: each for each in segments if each.hash}
+    for prior, each in zip((None, *given_segments), given_segments, strict=False):
+        if each.start not in taken:
+            assert any(other.start < each.end and each.start < other.end for other in segments if not other.hash)
+        elif taken[each.start].follows:
+            assert each.exact or (prior is not None and prior.end == each.start and prior.start in taken)
     own = {each.start: each for each in segments if not each.hash}
     assert sorted(own) == sorted(start for chain in used for start in chain.starts)
     for chain in used:
@@ -97,6 +105,16 @@ def test_chunks_of_documents_fill_what_is_free(
             assert (each.end, each.old_start) == (min(start + CHUNK, place.end), at * CHUNK)
             assert each.follows == (start - CHUNK in chain.starts)
             assert start >= prefix
+
+
+def test_a_document_that_is_there_as_a_whole_is_not_taken_in_pieces() -> None:
+    piece, behind = BlendSegment(8, 16, 3, 11, b"p"), BlendSegment(16, 24, 11, 19, b"q", follows=True)
+    segments, _ = with_chains((piece, behind), 0, [(chained(0, 10), 2)])
+    assert [(each.start, each.end, each.follows) for each in segments] == [
+        (0, 8, False),
+        (8, 10, True),
+        (11, 19, False),
+    ]
 
 
 def test_of_two_chains_for_one_document_the_first_wins() -> None:
@@ -196,7 +214,7 @@ def test_chains_that_are_not_needed_are_released_at_once() -> None:
     rig.side.on_new_request(PROMPT)
     rig.side.matched_tokens("r", 0)
     assert not rig.server.holds.get("r##seen4")
-    assert not rig.server.holds.get("r##alone4")
+    assert rig.server.holds.get("r##alone4")
     rig.side.on_finished("r")
     assert not rig.server.holds_anything()
 

@@ -11,6 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from lmcache_client import encode_tokens
 from lmcache_client.blend import BlendSegment
 from lmcache_client.engine_key import PADDING
@@ -85,9 +87,10 @@ def chain(
 def with_chains(
     segments: Sequence[BlendSegment], prefix_tokens: int, chains: Iterable[tuple[Transfer, int]]
 ) -> tuple[tuple[BlendSegment, ...], tuple[SegmentChain, ...]]:
-    """`segments`, and chunks of the chains where nothing else is; beside them, the chains that they are of. `chains` come with
-    the number of chunks that were found; of two for one place the first wins."""
-    joined, used = list(segments), []
+    """`segments`, and chunks of the chains; beside them, the chains that they are of. `chains` come with the number of chunks
+    that were found. Of two for one place the first wins, but chains come before `segments` that are moved: those are pieces of
+    a document, as chunks of other prompts cut it."""
+    joined, used = [each for each in segments if each.exact], []
     for transfer, hits in chains:
         starts: set[int] = set()
         chunks = min(hits, transfer.chunks)
@@ -98,6 +101,12 @@ def with_chains(
                 starts.add(found.start)
         if starts:
             used.append(SegmentChain(transfer, chunks, frozenset(starts)))
+    end = -1
+    for each in segments:
+        if each.exact or _is_free(joined, each):
+            if not each.exact:
+                insort(joined, each if each.start == end else _begins(each), key=_start)
+            end = each.end
     return tuple(joined), tuple(used)
 
 
@@ -114,6 +123,11 @@ def _seamed(found: BlendSegment, chunk_tokens: int, starts: set[int]) -> BlendSe
     if found.start - chunk_tokens not in starts:
         return found
     return BlendSegment(found.old_start, found.old_end, found.start, found.end, b"", found.exact, follows=True)
+
+
+def _begins(segment: BlendSegment) -> BlendSegment:
+    """It follows nothing that is taken."""
+    return msgspec.structs.replace(segment, follows=False) if segment.follows else segment
 
 
 def _is_free(joined: Sequence[BlendSegment], found: BlendSegment) -> bool:
