@@ -271,15 +271,16 @@ class TestMoves:
     order=st.sampled_from(ORDERS),
     dtype=st.sampled_from(list(NUMBERS)),
     slots=st.sampled_from([8, 18, 32]),
-    size=st.sampled_from([16, 40]),
+    size=st.sampled_from([16, 32, 40]),
+    heads=st.sampled_from([1, 3]),
     style=st.sampled_from(["neox", "gptj"]),
     data=st.data(),
 )
 def test_both_implementations_write_the_same_bits(
-    order: str, dtype: str, slots: int, size: int, style: Any, data: Any
+    order: str, dtype: str, slots: int, size: int, heads: int, style: Any, data: Any
 ) -> None:
     """Of any bits, infinities and subnormal numbers among them; where one has NaN, the other has one."""
-    cache = Cache.of(data.draw(st.sampled_from([2, 12, 13])), order, Sizes(1, 4, slots, 1, size, dtype))
+    cache = Cache.of(data.draw(st.sampled_from([2, 12, 13])), order, Sizes(1, 4, slots, heads, size, dtype))
     group, pages = cache.group(), cache.pages
     start = data.draw(st.integers(0, 2 * slots))
     tokens = range(start, data.draw(st.integers(start, 2 * slots)))
@@ -296,7 +297,7 @@ def test_both_implementations_write_the_same_bits(
         rows.read(pages.bases(group), [3, 1, 0, 2], kept.ctypes.data, tokens, target, delta)
         back = kept.copy()
         rows.write(pages.bases(group), [0, 3, 2, 1], back.ctypes.data, tokens, target, -delta)
-        for content in (pages.content(), back.reshape(group.kv_axis, 1, 2, slots, 1, -1)):
+        for content in (pages.content(), back.reshape(group.kv_axis, 1, 2, slots, heads, -1)):
             bits = cache.decode(content)
             found.append(np.where(np.isnan(NUMBERS[dtype](bits)), 0, bits))
     assert np.array_equal(found[0], found[2])

@@ -145,9 +145,6 @@ std::vector<Target> targets_of(const RowMove& move) {
     return targets;
 }
 
-// Of the caches, for heads of a block that are put together.
-constexpr std::uint64_t TOGETHER_BYTES = std::uint64_t{256} << 10;
-
 // As memcpy, for runs that are too short for a call of it.
 inline void copy_run(std::byte* to, const std::byte* from, std::uint64_t bytes) {
     constexpr std::uint64_t wide = 16, narrow = 8;
@@ -176,8 +173,7 @@ public:
     explicit Mover(const RowMove& move)
         : move_(move), shape_(move.shape), item_(move.item_bytes()), kernels_(turn_kernels(move.element)), turns_(layer_turns(move)),
           key_(plane_of(move, move.key)), value_(plane_of(move, move.value)), targets_(targets_of(move)),
-          heads_together_(std::clamp<std::uint64_t>(TOGETHER_BYTES / (shape_.slots_per_block * shape_.head_bytes), 1, shape_.heads)),
-          scratch_(heads_together_ * shape_.slots_per_block * shape_.head_bytes + CACHE_LINE) {}
+          scratch_(shape_.head_bytes + CACHE_LINE) {}
 
     void take() {
         for (std::uint64_t layer = move_.first_layer; layer < move_.end_layer; ++layer) {
@@ -198,55 +194,73 @@ private:
     // Keys where there is a turn, values where they are in this plane.
     void write(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) {
         if (move_.into_object) {
-            write_parts(plane, target, turn, values);
+            for (const Piece& piece : target.pieces) write_parts(plane, piece, turn, values);
             return;
         }
         std::byte* page = page_part(plane, target.block(), 0);
         const std::uint64_t shift = reinterpret_cast<std::uintptr_t>(page) | shape_.head_stride | shape_.slot_stride | shape_.head_bytes;
         const bool lines = shift % CACHE_LINE == 0;
-        if (target.whole && lines && in_columns_) {
-            for (std::uint64_t head = 0; head < shape_.heads; head += heads_together_) write_whole(plane, target, turn, values, head);
+        if (lines && in_runs_) {
+            write_runs(plane, target, turn, values);
             return;
         }
         if (rows_apart_) {
             write_rows(plane, target, turn, values, lines);
             return;
         }
-        write_parts(plane, target, turn, values);
+        for (const Piece& piece : target.pieces) write_parts(plane, piece, turn, values);
     }
 
     // Head by head, from where each element is to where it goes.
-    void write_parts(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) const {
+    void write_parts(std::uint64_t plane, const Piece& piece, const LayerTurn* turn, bool values) const {
         for (std::uint64_t head = 0; head < shape_.heads; ++head) {
-            std::byte* part = move_.into_object ? object_part(plane, target.block(), head) : page_part(plane, target.block(), head);
+            std::byte* part = move_.into_object ? object_part(plane, piece.to_block, head) : page_part(plane, piece.to_block, head);
+            const std::byte* from = move_.into_object ? page_part(plane, piece.from_block, head) : object_part(plane, piece.from_block, head);
+            if (turn != nullptr) turn_keys(*turn, part, from, piece);
+            if (values) copy(value_, part, from, piece, 0);
+        }
+    }
+
+    // Keys that have their slots side by side: each run of slots of all heads at once, so that the object is read in its own order.
+    void write_runs(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values) const {
+        std::byte* page = page_part(plane, target.block(), 0);
+        if (turn != nullptr && target.whole) {
+            write_keys(*turn, plane, page, target.pieces.front(), target.pieces.back(), true);
+        } else if (turn != nullptr) {
             for (const Piece& piece : target.pieces) {
-                const std::byte* from =
-                    move_.into_object ? page_part(plane, piece.from_block, head) : object_part(plane, piece.from_block, head);
-                if (turn != nullptr) turn_keys(*turn, part, from, piece);
-                if (values) copy(value_, part, from, piece, 0);
+                if (piece.count * item_ >= RUN_BYTES) write_keys(*turn, plane, page, piece, piece, false);
+                else write_parts(plane, piece, turn, false);
+            }
+        }
+        if (!values) return;
+        for (const Piece& piece : target.pieces) {
+            const std::byte* from = object_part(plane, piece.from_block, 0);
+            for (std::uint64_t slot = 0; slot < piece.count; ++slot) {
+                const std::uint64_t source = value_.sources[piece.from_slot + slot], row = source / shape_.slot_bytes();
+                const std::byte* next = from + (row + 1) * shape_.slot_bytes() + source % shape_.slot_bytes() * shape_.heads;
+                streaming_(page + value_.targets[piece.to_slot + slot], from + source,
+                           {.slots = 1, .heads = shape_.heads, .bytes = value_.elements * item_, .to_slot = 0, .to_head = shape_.head_stride,
+                            .from_slot = 0, .from_head = shape_.head_bytes, .ahead = next});
             }
         }
     }
 
-    // A block all of whose slots are written, some heads of it: it is put together in the caches, so that the object is read in its own
-    // order and the pages are written in one go.
-    void write_whole(std::uint64_t plane, const Target& target, const LayerTurn* turn, bool values, std::uint64_t head) {
-        const std::uint64_t part_bytes = shape_.slots_per_block * shape_.head_bytes;
-        const std::uint64_t heads = std::min(heads_together_, shape_.heads - head);
-        std::byte* parts = scratch();
-        for (const Piece& piece : target.pieces) {
-            const std::byte* from = object_part(plane, piece.from_block, head);
-            if (turn != nullptr) copy_heads(key_, parts, from, piece, heads);
-            if (values) copy_heads(value_, parts, from, piece, heads);
+    // `piece` and, where a block is whole and comes from two, the one behind it.
+    void write_keys(const LayerTurn& turn, std::uint64_t plane, std::byte* page, const Piece& piece, const Piece& behind, bool whole) const {
+        const auto kernel = [whole](const RunKernels& kernels) { return whole ? kernels.stream : kernels.part; };
+        const std::byte* from = object_part(plane, piece.from_block, 0) + piece.from_slot * item_;
+        const std::byte* then = object_part(plane, behind.from_block, 0) + behind.from_slot * item_ - (behind.to_slot - piece.to_slot) * item_;
+        std::byte* to = page + piece.to_slot * item_;
+        const auto runs = [&](std::uint64_t a, std::uint64_t b, float cos, float sin) {
+            return PairRuns{to + key_.targets[a], to + key_.targets[b], from + key_.sources[a], from + key_.sources[b], then + key_.sources[a],
+                            then + key_.sources[b], (whole ? shape_.slots_per_block : piece.count) * item_, piece.count * item_, shape_.heads,
+                            shape_.head_stride, shape_.head_bytes, shape_.slot_bytes(), cos, sin};
+        };
+        for (std::uint64_t pair = 0; pair < turn.pairs; ++pair) {
+            kernel(kernels_.turned)(runs(turn.first(pair), turn.second(pair), turn.cos[pair], turn.sin[pair]));
         }
-        for (std::uint64_t each = 0; each < heads; ++each) {
-            std::byte* part = parts + each * part_bytes;
-            if (turn != nullptr) {
-                kernels_.block({part, key_.dense.data(), shape_.slots_per_block, turn->pairs, turn->neighbours, turn->cos.data(), turn->sin.data()});
-            }
-            std::byte* page = page_part(plane, target.block(), head + each);
-            streaming_(page, part, {.slots = shape_.slots_per_block, .heads = 1, .bytes = shape_.head_bytes, .to_slot = shape_.slot_stride,
-                                    .to_head = 0, .from_slot = shape_.head_bytes, .from_head = 0});
+        for (std::uint64_t element = 2 * turn.pairs; element < key_.elements; element += 2) {
+            kernel(kernels_.as_they_are)(runs(element, std::min(element + 1, key_.elements - 1), 1, 0));
         }
     }
 
@@ -279,11 +293,18 @@ private:
         std::memcpy(row + turned, from + turned, key_.elements * item_ - turned);
     }
 
-    // Whether K has its slots side by side, and a head's part has nothing but K and V: what is put together is all of it.
-    bool in_columns() const {
-        const std::uint64_t elements = shape_.kv_axis == 1 ? key_.elements + value_.elements : std::min(key_.elements, value_.elements);
-        return key_.order == Order::columns && value_.order != Order::any && shape_.slots_per_block % kernels_.lanes == 0 &&
-               elements * item_ == shape_.head_bytes;
+    // Whether K has its slots side by side and V those of an element, in pieces that are written past the caches.
+    bool in_runs() const {
+        const auto are_multiples = [](const Offsets& targets, std::uint64_t of) {
+            return std::all_of(targets.begin(), targets.end(), [of](std::uint64_t target) { return target % of == 0; });
+        };
+        const std::uint64_t run = shape_.slots_per_block * item_, row = value_.elements * item_;
+        if (kernels_.turned.stream == nullptr || key_.order != Order::columns || value_.order != Order::rows) return false;
+        if (run % RUN_BYTES != 0 || row % CACHE_LINE != 0) return false;
+        // A split is read on both sides of it: behind the last run something must follow.
+        const std::uint64_t last = *std::max_element(key_.sources.begin(), key_.sources.end()) + (shape_.heads - 1) * shape_.head_bytes + run;
+        const bool has_more = shape_.kv_axis == 2 || last + RUN_BYTES <= shape_.slots_per_block * shape_.slot_bytes();
+        return has_more && are_multiples(key_.targets, RUN_BYTES) && are_multiples(value_.targets, CACHE_LINE);
     }
 
     // Whether slot s has its elements in row s: all of K from the row's beginning on, and V to its end.
@@ -298,29 +319,6 @@ private:
         const std::uint64_t keys = key_.elements * item_, values = value_.elements * item_;
         if (shape_.kv_axis == 2) return in_order(key_, 0) && in_order(value_, 0) && keys == shape_.head_bytes && values == shape_.head_bytes;
         return in_order(key_, 0) && in_order(value_, keys) && keys + values == shape_.head_bytes;
-    }
-
-    // Elements of some heads as they are, in the order in which the object has them.
-    void copy_heads(const Plane& plane, std::byte* to, const std::byte* from, const Piece& piece, std::uint64_t heads) const {
-        const bool columns = plane.order == Order::columns;
-        const std::uint64_t begin = columns ? 0 : piece.from_slot, end = columns ? plane.elements : begin + piece.count;
-        const std::uint64_t ahead = columns ? 0 : piece.to_slot - piece.from_slot;  // may wrap around, and back
-        const std::uint64_t bytes = (columns ? piece.count : plane.elements) * item_;
-        const std::byte* source = from + (columns ? piece.from_slot * item_ : 0);
-        std::byte* target = to + (columns ? piece.to_slot * item_ : 0);
-        const std::uint64_t part_bytes = shape_.slots_per_block * shape_.head_bytes;
-        for (std::uint64_t first = begin, next = begin; first < end; first = next) {
-            while (next < end && plane.sources[next] / shape_.slot_bytes() == plane.sources[first] / shape_.slot_bytes()) ++next;
-            for (std::uint64_t head = 0; head < heads; ++head) {
-                // The next rows of the object: runs of one page are too short for the processor to foresee another.
-                const std::uint64_t row = plane.sources[first] / shape_.slot_bytes() + 1;
-                const std::byte* coming = source + row * shape_.slot_bytes() + head * shape_.head_bytes;
-                for (std::uint64_t byte = 0; byte < shape_.head_bytes; byte += CACHE_LINE) __builtin_prefetch(coming + byte);
-                for (std::uint64_t run = first; run < next; ++run) {
-                    copy_run(target + head * part_bytes + plane.dense[run + ahead], source + head * shape_.head_bytes + plane.sources[run], bytes);
-                }
-            }
-        }
     }
 
     std::byte* object_part(std::uint64_t plane, std::uint64_t block, std::uint64_t head) const {
@@ -411,9 +409,8 @@ private:
     const Plane key_;
     const Plane value_;
     const std::vector<Target> targets_;
-    const bool in_columns_ = in_columns();
+    const bool in_runs_ = in_runs();
     const bool rows_apart_ = rows_apart();
-    const std::uint64_t heads_together_;
     std::vector<std::byte> scratch_;
     const RowCopy streaming_ = streaming_copy();
 };

@@ -112,14 +112,6 @@ template <typename E> void places_by_one(const PairPlaces& slot) {
     }
 }
 
-template <typename E> void block_by_one(const PairBlock& block) {
-    for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
-        std::byte* a = block.part + block.offsets[first_of(block, pair)];
-        std::byte* b = block.part + block.offsets[second_of(block, pair)];
-        column_by_one<E>({a, b, a, b, block.slots, block.cos[pair], block.sin[pair]});
-    }
-}
-
 #if defined(__x86_64__)
 
 #pragma GCC push_options
@@ -197,14 +189,6 @@ template <typename E> void neighbours_by_lanes(const PairRow& row) {
     }
 }
 
-template <typename E> void block_by_lanes(const PairBlock& block) {
-    for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
-        std::byte* a = block.part + block.offsets[first_of(block, pair)];
-        std::byte* b = block.part + block.offsets[second_of(block, pair)];
-        column_by_lanes<E>({a, b, a, b, block.slots, block.cos[pair], block.sin[pair]});
-    }
-}
-
 // The sum that rounds the upper half of each number to the nearest, ties to even.
 inline __m256i rounded(__m256 values) {
     const __m256i bits = _mm256_castps_si256(values);
@@ -212,48 +196,150 @@ inline __m256i rounded(__m256 values) {
     return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
 }
 
-inline void store_halves(std::byte* to, __m256 even, __m256 odd) {
-    const __m256i low = _mm256_srli_epi32(rounded(even), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(low, rounded(odd), 0xAA));
+inline __m256i halves_of(__m256 even, __m256 odd) {
+    return _mm256_blend_epi16(_mm256_srli_epi32(rounded(even), 16), rounded(odd), 0xAA);
 }
 
-// Twice as many numbers at once: those with an even and those with an odd place each stay in their half of 32 bits.
-void bfloat16_block(const PairBlock& block) {
-    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
-    for (std::uint64_t pair = 0; pair < block.pairs; ++pair) {
-        std::byte* to_a = block.part + block.offsets[first_of(block, pair)];
-        std::byte* to_b = block.part + block.offsets[second_of(block, pair)];
-        const __m256 cos = _mm256_set1_ps(block.cos[pair]), sin = _mm256_set1_ps(block.sin[pair]);
-        for (std::uint64_t done = 0; done < block.slots * 2; done += 4 * LANES) {
-            const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(to_a + done));
-            const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(to_b + done));
-            const __m256 a_even = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), a_odd = _mm256_castsi256_ps(_mm256_and_si256(a, upper));
-            const __m256 b_even = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16)), b_odd = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
-            const __m256 x_even = _mm256_sub_ps(_mm256_mul_ps(a_even, cos), _mm256_mul_ps(b_even, sin));
-            const __m256 x_odd = _mm256_sub_ps(_mm256_mul_ps(a_odd, cos), _mm256_mul_ps(b_odd, sin));
-            const __m256 y_even = _mm256_add_ps(_mm256_mul_ps(b_even, cos), _mm256_mul_ps(a_even, sin));
-            const __m256 y_odd = _mm256_add_ps(_mm256_mul_ps(b_odd, cos), _mm256_mul_ps(a_odd, sin));
-            const __m256 nan = _mm256_or_ps(_mm256_cmp_ps(x_even, x_odd, _CMP_UNORD_Q), _mm256_cmp_ps(y_even, y_odd, _CMP_UNORD_Q));
-            if (_mm256_movemask_ps(nan) != 0) {  // rounding is not for them
-                column_by_one<BFloat16>({to_a + done, to_b + done, to_a + done, to_b + done, 2 * LANES, block.cos[pair], block.sin[pair]});
-                continue;
-            }
-            store_halves(to_a + done, x_even, x_odd);
-            store_halves(to_b + done, y_even, y_odd);
+// Those of 16 numbers with an even place, and those with an odd one, which stay in their halves of 32 bits.
+inline __m256 even_of(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+inline __m256 odd_of(__m256i words) { return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U)))); }
+
+inline bool has_nan(__m256 one, __m256 other) { return _mm256_movemask_ps(_mm256_cmp_ps(one, other, _CMP_UNORD_Q)) != 0; }
+
+inline __m256i load_run(const std::byte* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline void store_run(std::byte* to, __m256i words) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), words); }
+
+struct Run {
+    __m256i a;
+    __m256i b;
+};
+
+inline __m256 turned_a(__m256 a, __m256 b, __m256 cos, __m256 sin) { return _mm256_sub_ps(_mm256_mul_ps(a, cos), _mm256_mul_ps(b, sin)); }
+inline __m256 turned_b(__m256 a, __m256 b, __m256 cos, __m256 sin) { return _mm256_add_ps(_mm256_mul_ps(b, cos), _mm256_mul_ps(a, sin)); }
+
+struct AsTheyAre {
+    static Run turned(Run run, __m256, __m256) { return run; }
+};
+
+struct Float32Run {
+    static Run turned(Run run, __m256 cos, __m256 sin) {
+        const __m256 a = _mm256_castsi256_ps(run.a), b = _mm256_castsi256_ps(run.b);
+        return {_mm256_castps_si256(turned_a(a, b, cos, sin)), _mm256_castps_si256(turned_b(a, b, cos, sin))};
+    }
+};
+
+struct BFloat16Run {
+    static Run turned(Run run, __m256 cos, __m256 sin) { return turned(run, cos, sin, cos, sin); }
+
+    static Run turned(Run run, __m256 even_cos, __m256 even_sin, __m256 odd_cos, __m256 odd_sin) {
+        const __m256 a_even = even_of(run.a), a_odd = odd_of(run.a), b_even = even_of(run.b), b_odd = odd_of(run.b);
+        const __m256 x_even = turned_a(a_even, b_even, even_cos, even_sin), x_odd = turned_a(a_odd, b_odd, odd_cos, odd_sin);
+        const __m256 y_even = turned_b(a_even, b_even, even_cos, even_sin), y_odd = turned_b(a_odd, b_odd, odd_cos, odd_sin);
+        if (has_nan(_mm256_add_ps(x_even, x_odd), _mm256_add_ps(y_even, y_odd))) {  // rounding is not for them
+            return {careful(x_even, x_odd), careful(y_even, y_odd)};
         }
+        return {halves_of(x_even, x_odd), halves_of(y_even, y_odd)};
+    }
+
+    static __m256i careful(__m256 even, __m256 odd) {
+        alignas(32) float numbers[2][LANES];
+        alignas(32) std::byte words[RUN_BYTES];
+        _mm256_store_ps(numbers[0], even);
+        _mm256_store_ps(numbers[1], odd);
+        for (std::uint64_t at = 0; at < 2 * LANES; ++at) BFloat16::store(words + 2 * at, numbers[at % 2][at / 2]);
+        return load_run(words);
+    }
+};
+
+struct Float16Run {
+    static Run turned(Run run, __m256 cos, __m256 sin) {
+        const __m256 a_low = _mm256_cvtph_ps(_mm256_castsi256_si128(run.a)), a_high = _mm256_cvtph_ps(_mm256_extracti128_si256(run.a, 1));
+        const __m256 b_low = _mm256_cvtph_ps(_mm256_castsi256_si128(run.b)), b_high = _mm256_cvtph_ps(_mm256_extracti128_si256(run.b, 1));
+        return {joined(turned_a(a_low, b_low, cos, sin), turned_a(a_high, b_high, cos, sin)),
+                joined(turned_b(a_low, b_low, cos, sin), turned_b(a_high, b_high, cos, sin))};
+    }
+
+    static __m256i joined(__m256 low, __m256 high) {
+        return _mm256_set_m128i(_mm256_cvtps_ph(high, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(low, _MM_FROUND_TO_NEAREST_INT));
+    }
+};
+
+template <typename E> void part_of_runs(const PairRuns& runs) {
+    const __m256 cos = _mm256_set1_ps(runs.cos), sin = _mm256_set1_ps(runs.sin);
+    for (std::uint64_t head = 0; head < runs.heads; ++head) {
+        const std::uint64_t from = head * runs.from_head, to = head * runs.to_head;
+        for (std::uint64_t done = 0; done < runs.bytes; done += RUN_BYTES) {
+            done = done + RUN_BYTES > runs.bytes ? runs.bytes - RUN_BYTES : done;
+            _mm_prefetch(runs.from_a + from + done + runs.ahead, _MM_HINT_T0);
+            _mm_prefetch(runs.from_b + from + done + runs.ahead, _MM_HINT_T0);
+            const Run found = E::turned({load_run(runs.from_a + from + done), load_run(runs.from_b + from + done)}, cos, sin);
+            store_run(runs.to_a + to + done, found.a);
+            store_run(runs.to_b + to + done, found.b);
+        }
+    }
+}
+
+template <typename E> void stream_runs(const PairRuns& runs) {
+    const __m256 cos = _mm256_set1_ps(runs.cos), sin = _mm256_set1_ps(runs.sin);
+    const __m256i places = _mm256_set_epi8(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3,
+                                           2, 1, 0);
+    const __m256i is_first = _mm256_cmpgt_epi8(_mm256_set1_epi8(static_cast<char>(runs.split % RUN_BYTES)), places);
+    for (std::uint64_t head = 0; head < runs.heads; ++head) {
+        const std::uint64_t from = head * runs.from_head, to = head * runs.to_head;
+        for (std::uint64_t done = 0; done < runs.bytes; done += RUN_BYTES) {
+            const bool behind = done >= runs.split;
+            const std::byte* a = (behind ? runs.then_a : runs.from_a) + from + done;
+            const std::byte* b = (behind ? runs.then_b : runs.from_b) + from + done;
+            _mm_prefetch(a + runs.ahead, _MM_HINT_T0);
+            _mm_prefetch(b + runs.ahead, _MM_HINT_T0);
+            Run run = {load_run(a), load_run(b)};
+            if (!behind && done + RUN_BYTES > runs.split) {
+                run.a = _mm256_blendv_epi8(load_run(runs.then_a + from + done), run.a, is_first);
+                run.b = _mm256_blendv_epi8(load_run(runs.then_b + from + done), run.b, is_first);
+            }
+            run = E::turned(run, cos, sin);
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(runs.to_a + to + done), run.a);
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(runs.to_b + to + done), run.b);
+        }
+    }
+}
+
+// 8 of 16 numbers: those with an even place.
+inline __m256 every_other(const float* numbers) {
+    const __m256 low = _mm256_set_m128(_mm_loadu_ps(numbers + 8), _mm_loadu_ps(numbers));
+    const __m256 high = _mm256_set_m128(_mm_loadu_ps(numbers + 12), _mm_loadu_ps(numbers + 4));
+    return _mm256_shuffle_ps(low, high, 0x88);
+}
+
+inline __m256 every_other_behind(const float* numbers) {
+    const __m256 low = _mm256_set_m128(_mm_loadu_ps(numbers + 8), _mm_loadu_ps(numbers));
+    const __m256 high = _mm256_set_m128(_mm_loadu_ps(numbers + 12), _mm_loadu_ps(numbers + 4));
+    return _mm256_shuffle_ps(low, high, 0xDD);
+}
+
+void bfloat16_halves(const PairRow& row) {
+    if (row.pairs < 2 * LANES) return halves_by_lanes<BFloat16Lanes>(row);
+    const std::uint64_t half = row.pairs * 2;
+    for (std::uint64_t done = 0; done < row.pairs; done += 2 * LANES) {
+        done = done + 2 * LANES > row.pairs ? row.pairs - 2 * LANES : done;
+        const Run found = BFloat16Run::turned({load_run(row.from + 2 * done), load_run(row.from + half + 2 * done)}, every_other(row.cos + done),
+                                              every_other(row.sin + done), every_other_behind(row.cos + done), every_other_behind(row.sin + done));
+        store_run(row.to + 2 * done, found.a);
+        store_run(row.to + half + 2 * done, found.b);
     }
 }
 
 #pragma GCC pop_options
 
-template <typename E> TurnKernels by_lanes() {
-    return {block_by_lanes<E>, LANES, column_by_lanes<E>, halves_by_lanes<E>, neighbours_by_lanes<E>, places_by_one<E>};
+template <typename E, typename R> TurnKernels by_lanes() {
+    return {column_by_lanes<E>, halves_by_lanes<E>, neighbours_by_lanes<E>, places_by_one<E>, {part_of_runs<R>, stream_runs<R>},
+            {part_of_runs<AsTheyAre>, stream_runs<AsTheyAre>}};
 }
 
 #endif
 
 template <typename E> TurnKernels by_one() {
-    return {block_by_one<E>, 1, column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, places_by_one<E>};
+    return {column_by_one<E>, halves_by_one<E>, neighbours_by_one<E>, places_by_one<E>, {}, {}};
 }
 
 }  // namespace
@@ -262,14 +348,13 @@ TurnKernels turn_kernels(Element element) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
         switch (element) {
-            case Element::float32: return by_lanes<Float32Lanes>();
+            case Element::float32: return by_lanes<Float32Lanes, Float32Run>();
             case Element::bfloat16: {
-                TurnKernels kernels = by_lanes<BFloat16Lanes>();
-                kernels.block = bfloat16_block;
-                kernels.lanes = 2 * LANES;
+                TurnKernels kernels = by_lanes<BFloat16Lanes, BFloat16Run>();
+                kernels.halves = bfloat16_halves;
                 return kernels;
             }
-            case Element::float16: return by_lanes<Float16Lanes>();
+            case Element::float16: return by_lanes<Float16Lanes, Float16Run>();
         }
     }
 #endif

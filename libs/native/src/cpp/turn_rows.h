@@ -29,15 +29,31 @@ struct PairRow {
     const float* sin;
 };
 
-// Pairs of slots that lie side by side, in place: all pairs of a block, elements at their offsets.
-struct PairBlock {
-    std::byte* part;
-    const std::uint64_t* offsets;
-    std::uint64_t slots;  // a multiple of the kernel's lanes
-    std::uint64_t pairs;
-    bool neighbours;
-    const float* cos;  // one number for each pair
-    const float* sin;
+// One pair of the slots of a block, of all heads.  Slots lie side by side, `bytes` of them; the first `split` bytes come from
+// `from_a` and `from_b`, the others from what is at the same distance from `then_a` and `then_b`.
+struct PairRuns {
+    std::byte* to_a;
+    std::byte* to_b;
+    const std::byte* from_a;
+    const std::byte* from_b;
+    const std::byte* then_a;
+    const std::byte* then_b;
+    std::uint64_t bytes;  // at least RUN_BYTES
+    std::uint64_t split;
+    std::uint64_t heads;
+    std::uint64_t to_head;
+    std::uint64_t from_head;
+    std::uint64_t ahead;  // how far behind what is read to fetch, in bytes
+    float cos;
+    float sin;
+};
+
+// What is read at once, on both sides of a split as well: up to as many bytes beside the runs.
+constexpr std::uint64_t RUN_BYTES = 32;
+
+struct RunKernels {
+    void (*part)(const PairRuns&);    // nothing is split
+    void (*stream)(const PairRuns&);  // past the caches: `to` and `bytes` are multiples of RUN_BYTES
 };
 
 // All pairs of one slot, its elements anywhere.
@@ -53,12 +69,12 @@ struct PairPlaces {
 };
 
 struct TurnKernels {
-    void (*block)(const PairBlock&);
-    std::uint64_t lanes;
     void (*column)(const PairColumn&);
     void (*halves)(const PairRow&);
     void (*neighbours)(const PairRow&);
     void (*places)(const PairPlaces&);
+    RunKernels turned;  // null where this processor has none
+    RunKernels as_they_are;
 };
 
 // The fastest that this processor runs.  All give the same bits.
