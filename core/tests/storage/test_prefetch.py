@@ -414,15 +414,30 @@ def test_a_reader_that_releases_while_the_thread_looks_wakes_it(monkeypatch: pyt
         assert harness.answer("b") == 6
 
 
-def test_a_single_lookup_beyond_the_bound_is_shortened() -> None:
+def test_a_single_lookup_beyond_the_bound_is_loaded_whole() -> None:
     with open_storage(StorageHarness(prefetch_slots=5)) as harness:
         harness.put_in_l2(*CHUNKS)
         harness.ask(*CHUNKS)
         harness.settle()
-        assert harness.answer() == 5
+        assert harness.answer() == 8
 
 
-def test_one_that_takes_all_of_the_bound_gives_in_and_not_those_behind_it() -> None:
+def test_one_beyond_the_bound_waits_until_nothing_is_beside_it() -> None:
+    with open_storage(StorageHarness(prefetch_slots=5)) as harness:
+        other = [bytes([100 + n]) * 32 for n in range(3)]
+        harness.put_in_l2(*CHUNKS)
+        harness.put_in_l2(*other)
+        harness.ask(*other, request="b")
+        harness.settle()
+        harness.ask(*CHUNKS, request="a")
+        harness.settle()
+        assert (harness.answer("a"), harness.answer("b")) == (None, 3)
+        harness.storage.free_lookup(b"c", "b", 0, 3)
+        harness.settle()
+        assert harness.answer("a") == 8
+
+
+def test_those_behind_one_that_takes_all_of_the_bound_wait() -> None:
     with open_storage(StorageHarness(prefetch_slots=5)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(3)]
         harness.put_in_l2(*CHUNKS)
@@ -430,8 +445,8 @@ def test_one_that_takes_all_of_the_bound_gives_in_and_not_those_behind_it() -> N
         harness.ask(*CHUNKS, request="a")
         harness.ask(*other, request="b")
         harness.settle()
-        assert (harness.answer("a"), harness.answer("b")) == (5, None)
-        harness.storage.free_lookup(b"c", "a", 0, 5)
+        assert (harness.answer("a"), harness.answer("b")) == (8, None)
+        harness.storage.free_lookup(b"c", "a", 0, 8)
         harness.settle()
         assert harness.answer("b") == 3
 

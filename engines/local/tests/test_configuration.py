@@ -40,7 +40,6 @@ def test_variables_are_over_the_file_and_arguments_over_both(tmp_path: Path) -> 
         ({"remote_serde": "cachegen"}, "int8, int4"),
         ({"enable_pd": True}, "lmcache-pd"),
         ({"enable_xpyd": True}, "'enable_pd' is True"),
-        ({"retrieve_locations": "LocalDiskBackend"}, "asked in their order"),
         ({"extra_config": "[]"}, "keys and values"),
     ],
 )
@@ -58,6 +57,21 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> 
         ({"remote_url": "mooncake://master:1"}, "local_hostname"),
         ({"remote_url": "mooncake://", "extra_config": {"local_hostname": "me"}}, "host:port of its master"),
         ({"cache_policy": "best"}, "one of LRU, LFU, FIFO, MRU"),
+        ({"retrieve_locations": ["LocalDiskBackend"]}, "lookups ask LocalCPUBackend alone, or all of LocalCPUBackend"),
+        ({"retrieve_locations": ["Disk"]}, "no tier is called 'Disk' here"),
+        (
+            {"store_location": "LocalDiskBackend"},
+            "no tier is called 'LocalDiskBackend' here; there are LocalCPUBackend",
+        ),
+        (
+            {
+                "store_location": "RemoteBackend",
+                "remote_url": "file:///a",
+                "local_disk": "/b",
+                "max_local_disk_size": 1,
+            },
+            "the only one below memory",
+        ),
         ({"extra_config": {"server": 3}}, "settings of `lmcache server`"),
     ],
 )

@@ -43,7 +43,7 @@ def watch_server(parts: Parts) -> None:
     conditions.add(parts.supervisor.conditions)
     conditions.add(parts.tiers.storage.freeze.conditions)
     conditions.add(lambda: _threads(parts, growth))
-    conditions.add(lambda: _memory(parts, growth))
+    conditions.add(lambda: _memory(parts))
     if settings.l1_shared_memory and parts.tiers.arena.kind == "anonymous_memory":
         conditions.add(_not_shared)
     conditions.add(lambda: _growing(parts, growth))
@@ -112,7 +112,7 @@ def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             )
 
 
-def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+def _memory(parts: Parts) -> Iterator[Condition]:
     counts = parts.tiers.storage.state_counts()
     if not counts.is_balanced:
         yield Condition(
@@ -130,17 +130,6 @@ def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             f"{parts.tiers.arena.size_bytes / 2**30:.2f} GiB are there",
             f"{_ENLARGE} or the memory limit, or lower --l1-size-gb",
             "L1",
-        )
-    checks = parts.tiers.cache.checks
-    if checks is not None and (overwritten := growth.of("overwritten", checks.overwritten)):
-        yield Condition(
-            "l1_objects_overwritten",
-            Severity.WARNING,
-            f"{overwritten:.0f} objects of the last minute had other bytes than were published, and were dropped",
-            "find the process of the server's user that writes to L1's shared memory; run engines that are not trusted as "
-            "users of their own, each with a server of its own",
-            "L1",
-            counts_of(objects=overwritten),
         )
     if counts.quarantined:
         yield Condition(
@@ -215,6 +204,13 @@ _GROWING: Final = (
         "loads_late", Severity.INFO, lambda parts: parts.tiers.prefetch.timed_out,
         "{} lookups of the last minute were answered before L2 had loaded everything",
         "--lookup-timeout-seconds says how long they may take", "prefetch", "lookups",
+    ),
+    _GrowthCondition(
+        "l1_objects_overwritten", Severity.WARNING, lambda parts: getattr(parts.tiers.cache.checks, "overwritten", 0),
+        "{} objects of the last minute had other bytes than were published, and were dropped",
+        "find the process of the server's user that writes to L1's shared memory; run engines that are not trusted as users of "
+        "their own, each with a server of its own",
+        "L1", "objects",
     ),
 )  # fmt: skip
 

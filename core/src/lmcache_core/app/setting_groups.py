@@ -263,7 +263,8 @@ class L2Settings(_Group):
     )
     l2_prefetch_max_in_flight: Count = Field(8, description="Lookups that may load from L2 at once.")
     l1_prefetch_max_ratio: Ratio = Field(
-        0.5, description="Share of L1 for chunks that come from L2 and wait for their readers; more loads wait."
+        0.5,
+        description="Share of L1 for chunks from L2 that wait for their readers; more loads wait, and a larger one is alone.",
     )
     lookup_timeout_seconds: PositiveSeconds = Field(
         15.0, description="How long a lookup may take; then it is answered with what has come from L2 so far."

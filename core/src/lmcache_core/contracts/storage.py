@@ -61,6 +61,7 @@ class LookupRequest(NamedTuple):
     readers: int
     prompt: PromptFacts | None = None
     """None: what follows from the shards."""
+    in_l1_only: bool = False
 
 
 class SparseLookupRequest(LookupRequest):

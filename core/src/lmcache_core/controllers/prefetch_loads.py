@@ -245,7 +245,7 @@ class Loads:
         self._unanswered[job] = None
         if self._events.wants(LoadSubmitted):
             self._events.publish(LoadSubmitted(client.name, job.number, job.request_id, len(items), job.object_bytes))
-        self._budget.lend(job, size)
+        self._budget.lend(job, prefetch, size)
         client.submit_load(items, self._inbox, job)
 
     def _part(self, loading: Loading) -> list[tuple[Prefetch, Cell]]:

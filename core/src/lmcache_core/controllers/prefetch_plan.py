@@ -152,7 +152,7 @@ class Slices:
         return rest
 
     def _within_bound(self, prefetch: Prefetch, cells: Sequence[Cell]) -> list[Cell]:
-        left = self._budget.left_bytes
+        left = self._budget.left_bytes(prefetch)
         fitting = []
         for cell in cells:
             left -= self._cache.slot_bytes_for(prefetch.sources[cell][0].record.payload_bytes)

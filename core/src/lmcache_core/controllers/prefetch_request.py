@@ -3,6 +3,7 @@ prefetches may occupy."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -235,27 +236,30 @@ class PrefetchBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._borrowed: dict[Hashable, int] = {}
+        self._borrowed: dict[Hashable, tuple[Prefetch, int]] = {}
         self._held: dict[tuple[Prefetch, ...], int] = {}
         """Bytes by who waited for them."""
 
     @property
     def used_bytes(self) -> int:
         held = sum(size for who, size in list(self._held.items()) if any(map(_is_held, who)))
-        return held + sum(list(self._borrowed.values()))
+        return held + sum(size for _, size in list(self._borrowed.values()))
 
-    @property
-    def left_bytes(self) -> int:
-        return self.limit_bytes - self.used_bytes
+    def left_bytes(self, prefetch: Prefetch) -> float:
+        """What this one may occupy, too.  One that has all to itself is not bounded, so that a prompt larger than the limit is
+        loaded whole, with nothing beside it."""
+        others = any(who is not prefetch for who, _ in self._borrowed.values())
+        others = others or any(prefetch not in who and any(map(_is_held, who)) for who in self._held)
+        return self.limit_bytes - self.used_bytes if others else math.inf
 
     @property
     def waits_for_readers(self) -> bool:
         """True where some of it is referenced for requests that have their answer."""
         return any(prefetch.answered and _is_held(prefetch) for who in self._held for prefetch in who)
 
-    def lend(self, job: Hashable, size_bytes: int) -> None:
-        """An adapter borrows slots of `size_bytes` for this job."""
-        self._borrowed[job] = size_bytes
+    def lend(self, job: Hashable, prefetch: Prefetch, size_bytes: int) -> None:
+        """An adapter borrows slots of `size_bytes` for this job of a prefetch."""
+        self._borrowed[job] = prefetch, size_bytes
 
     def give_back(self, job: Hashable) -> None:
         """The adapter touches them no more.  A second call does nothing."""

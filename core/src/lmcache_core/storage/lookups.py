@@ -186,7 +186,7 @@ class Lookups:
                 self._close(replaced)  # only now, so that what was loaded for it alone is still found
         match = _match_in_l1(lookup)
         found = match.answer if isinstance(match.answer, int) else len(match.answer)
-        if found == lookup.prompt_chunks or not lookup.rows or not self._looks_in_l2():
+        if found == lookup.prompt_chunks or not lookup.rows or request.in_l1_only or not self._looks_in_l2():
             self._finish(lookup, match)
         else:
             self._go_on_in_l2(lookup, request, records)

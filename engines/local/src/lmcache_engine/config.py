@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import yaml
 
 from lmcache_client.errors import ConfigError
 from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
-from lmcache_engine.server_settings import server_settings
+from lmcache_engine.server_settings import asks_memory_alone, server_settings, tiers
 
 PREFIX: Final = "LMCACHE_"
 FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
@@ -76,6 +76,17 @@ class LMCacheEngineConfig:
     def server(self) -> dict[str, Any]:
         """The settings for `lmcache_core.open_local`.  Raises ConfigError for what has no adapter here."""
         return server_settings(self._values, self.hash_algorithm)
+
+    @property
+    def tiers(self) -> list[str]:
+        """Names of the tiers that are there."""
+        return tiers(self._values)
+
+    def asks_memory_alone(self, search_range: Sequence[str] | None = None) -> bool:
+        """Whether lookups do, by the range of one or by `retrieve_locations`.  Raises ConfigError for a range between."""
+        return asks_memory_alone("search_range", search_range, self.tiers) or asks_memory_alone(
+            "retrieve_locations", self.retrieve_locations, self.tiers
+        )
 
     def _name(self, name: str) -> str:
         if name in KEYS:

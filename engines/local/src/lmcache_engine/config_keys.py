@@ -84,7 +84,12 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     ),
     "save_decode_cache": ConfigKey("bool", False, Fate.NO_EFFECT, "the engine says what it stores"),
     "reserve_local_cpu_size": ConfigKey("float", 0.0, Fate.NO_EFFECT, "L1 has the size that is given"),
-    "pin_check_interval_sec": ConfigKey("float", 30, Fate.NO_EFFECT, "deadlines are applied every second"),
+    "pin_check_interval_sec": ConfigKey(
+        "float",
+        30,
+        Fate.USED,
+        "how often pins that ended by themselves are counted and logged; they end within a second",
+    ),
     "use_layerwise": ConfigKey(
         "bool", False, Fate.USED, "by the engine, which calls `store_layer` and `retrieve_layer`"
     ),
@@ -95,9 +100,11 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     "use_gpu_connector_v3": ConfigKey("bool", False, Fate.NO_EFFECT, "there is one connector for all layouts"),
     "app_id": ConfigKey("str", None, Fate.NO_EFFECT, "nothing is fetched from elsewhere"),
     "remote_config_url": ConfigKey("str", None, Fate.REFUSED, "write the settings into LMCACHE_CONFIG_FILE"),
-    "retrieve_locations": ConfigKey("strs", None, Fate.REFUSED, "leave it out: the tiers are asked in their order"),
+    "retrieve_locations": ConfigKey(
+        "strs", None, Fate.USED, "all tiers that there are, in their order, or LocalCPUBackend alone"
+    ),
     "store_location": ConfigKey(
-        "str", None, Fate.REFUSED, "leave it out, or name a store policy in extra_config.server"
+        "str", None, Fate.USED, "the only tier below memory (policy `skip_l1`): LocalDiskBackend or RemoteBackend"
     ),
     "enable_blending": ConfigKey("bool", False, Fate.REFUSED, _BLEND),
     "blend_min_tokens": ConfigKey("int", 256, Fate.NO_EFFECT, _BLEND),

@@ -16,12 +16,13 @@ from lmcache_core import LocalCache, LookupRequest, PromptFacts, Shard, SlotRefe
 from lmcache_engine.config import LMCacheEngineConfig
 from lmcache_engine.metadata import LMCacheMetadata
 from lmcache_engine.pages import PagedConnector
+from lmcache_engine.pins import Pins
 from lmcache_engine.prompts import Prompt, Prompts
+from lmcache_engine.server_settings import MEMORY
 from lmcache_engine.token_database import ChunkedTokenDatabase, Tokens
 
 logger = logging.getLogger(__name__)
 
-TIERS: Final = ("LocalCPUBackend", "LocalDiskBackend", "RemoteBackend")
 _WORKER: Final = 1
 _CALLS: Final = b"calls"
 _PINS: Final = b"pins"
@@ -75,6 +76,8 @@ class LMCacheEngine:
         self._numbers = itertools.count()
         self._frozen = False
         self._is_hot = bool(config.local_cpu) or self._has_tiers
+        self._in_memory = config.asks_memory_alone()
+        self._pins = Pins(config.pin_timeout_sec, config.pin_check_interval_sec)
 
     def post_init(self, kvcaches: Any = None) -> None:
         """The engine's tensors are there.  Raises ValueError for those that do not fit to the metadata."""
@@ -97,11 +100,12 @@ class LMCacheEngine:
         """How many tokens, from the first on, are there in chunks; 0 where the cache is unhealthy.
 
         `hashes` in place of tokens: of each chunk, by the token database or by the engine; `offsets`: the tokens of each.  What
-        lower tiers have of them is brought into memory.  With `pin` all of it stays there until `lookup_unpin` of this
-        `lookup_id`, or for `pin_timeout_sec`."""
+        lower tiers have of them is brought into memory, unless `search_range` names memory alone.  With `pin` all of it stays
+        there until `lookup_unpin` of this `lookup_id`, or for `pin_timeout_sec`."""
         if pin and lookup_id is None:
             raise ValueError("pin=True needs a lookup_id, by which it is undone")
-        _check_tiers(search_range)
+        in_memory = self._asks_memory_alone(search_range)
+        self._pins.warn_late()
         if not self.is_healthy():
             return 0
         if hashes is None:
@@ -109,14 +113,17 @@ class LMCacheEngine:
         else:
             prompts = self._prompts.looked_up(hashes, offsets, request_configs)
         connection, name = (_PINS, str(lookup_id)) if pin else (_CALLS, self._name())
-        found = next((found for each in prompts if (found := self._find(connection, name, each, 0))), 0)
+        found = next((found for each in prompts if (found := self._find(connection, name, each, 0, in_memory))), 0)
         if not pin:
             self._cache.storage.end_lookup(connection, name)
+        else:
+            self._pins.add(name)
         return self._worthwhile(found)
 
     def lookup_unpin(self, lookup_id: str) -> None:
         """What this lookup has pinned may leave memory.  Again, and for an unknown one: nothing."""
         self._cache.storage.end_lookup(_PINS, lookup_id)
+        self._pins.end(lookup_id)
 
     def store(
         self,
@@ -160,8 +167,8 @@ class LMCacheEngine:
     ) -> int:
         """Drop what is in memory and not in use, everything or the chunks of these tokens; other tiers keep what they have.
         Returns the objects."""
-        if locations is not None and TIERS[0] not in locations:
-            raise ValueError(f"locations: only {TIERS[0]} can be cleared, and others keep what they have")
+        if locations is not None and MEMORY not in locations:
+            raise ValueError(f"locations: only {MEMORY} can be cleared, and others keep what they have")
         if tokens is None:
             return self._cache.storage.clear(force=False)
         prompt = self._prompts.of_tokens(tokens, request_configs)
@@ -196,8 +203,9 @@ class LMCacheEngine:
         return 0 if self.is_healthy() else 1
 
     def status(self) -> dict[str, Any]:
-        """As `/status` of a server."""
-        return self._cache.status()
+        """As `/status` of a server, and `lookup_pins`: how many there are, and how many were not undone in time."""
+        self._pins.warn_late()
+        return {**self._cache.status(), "lookup_pins": self._pins.status()}
 
     def close(self, drain_seconds: float = 10.0) -> bool:
         """Write what is on its way to other tiers, and give everything back.  False when not all of it was written in time.
@@ -207,6 +215,12 @@ class LMCacheEngine:
         return is_written
 
     # --- inside
+
+    def _asks_memory_alone(self, search_range: Sequence[str] | None) -> bool:
+        try:
+            return self.config.asks_memory_alone(search_range)
+        except LMCacheError as error:
+            raise ValueError(str(error)) from None
 
     @property
     def _cache(self) -> LocalCache:
@@ -266,7 +280,7 @@ class LMCacheEngine:
         name, storage, begin = self._name(), self._cache.storage, first * size
         references: SlotReferences | None = None
         try:
-            end = begin + self._worthwhile(self._find(_CALLS, name, prompt, first))
+            end = begin + self._worthwhile(self._find(_CALLS, name, prompt, first, self._in_memory))
             chunks = range(first, -(-end // size))
             if chunks:
                 named = prompt.hashes[chunks.start : chunks.stop]
@@ -282,14 +296,14 @@ class LMCacheEngine:
         yield None
         yield _mask(prompt.tokens, begin, end if references is not None else begin)
 
-    def _find(self, connection: bytes, name: str, prompt: Prompt, first: int) -> int:
+    def _find(self, connection: bytes, name: str, prompt: Prompt, first: int, in_memory: bool = False) -> int:
         """Tokens of the chunks from `first` on that are there, and are held until this lookup ends."""
         hashes = prompt.hashes[first:]
         if not hashes:
             return 0
         space, storage = prompt.space.space, self._cache.storage
         facts = PromptFacts(space.model_name, space.cache_salt, 1, prompt.tokens, len(hashes))
-        storage.lookup(LookupRequest(connection, name, (Shard((prompt.space,)),), hashes, 1, facts))
+        storage.lookup(LookupRequest(connection, name, (Shard((prompt.space,)),), hashes, 1, facts, in_memory))
         found = storage.lookup_result(connection, name)
         if found is None:
             found = self._wait(connection, name)
@@ -329,15 +343,6 @@ class LMCacheEngine:
 
 def _each(layers: int) -> list[range | None]:
     return [range(layer, layer + 1) for layer in range(layers)]
-
-
-def _check_tiers(search_range: Sequence[str] | None) -> None:
-    if search_range is None:
-        return
-    if unknown := [each for each in search_range if each not in TIERS]:
-        raise ValueError(f"search_range: no tier is called {unknown[0]!r}; known: {', '.join(TIERS)}")
-    if set(search_range) != set(TIERS):
-        raise ValueError("search_range: a lookup asks all tiers; leave it out, or freeze(True) for memory alone")
 
 
 def _mask(tokens: int, begin: int, end: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 from lmcache_client.errors import ConfigError
 
 POLICIES: Final = ("LRU", "LFU", "FIFO", "MRU")
+MEMORY, DISK, REMOTE = "LocalCPUBackend", "LocalDiskBackend", "RemoteBackend"
+"""Names of tiers, in the order in which they are asked."""
 _SCHEMES: Final = "redis, rediss, unix, valkey, s3, mooncake, mooncakestore, file and fs"
 _S3: Final = (
     "s3_region",
@@ -35,6 +37,7 @@ class Adapter(NamedTuple):
 def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str, Any]:
     """`values`: checked, by key.  Raises ConfigError for a policy, a folder or a scheme that cannot be used."""
     adapters = _adapters(values)
+    asks_memory_alone("retrieve_locations", values["retrieve_locations"], tiers(values))
     policy = str(values["cache_policy"]).upper()
     if policy not in POLICIES:
         raise ConfigError(f"'cache_policy' is '{values['cache_policy']}': expected one of {', '.join(POLICIES)}")
@@ -62,10 +65,50 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
     if adapters or own.get("l2_adapter"):
         settings["l2_prefetch_policy"] = "retain"
         plugins.append("policies")
-        if not values["local_cpu"]:
+        if not values["local_cpu"] or _is_stored_below(values):
             settings["l2_store_policy"] = "skip_l1"
+    elif values["store_location"] is not None:
+        check_locations("store_location", [values["store_location"]], [MEMORY])
     plugins += own.get("plugins", ())
     return {**settings, **own, "plugins": list(dict.fromkeys(plugins))}
+
+
+def tiers(values: Mapping[str, Any]) -> list[str]:
+    """Names of those that the keys configure."""
+    has_disk = values["local_disk"] and values["max_local_disk_size"]
+    return [MEMORY, *[DISK for _ in [0] if has_disk], *[REMOTE for _ in [0] if values["remote_url"]]]
+
+
+def asks_memory_alone(name: str, locations: Sequence[str] | None, there: Sequence[str]) -> bool:
+    """Of all tiers that are there, or of memory alone.  Raises ConfigError for other locations."""
+    if locations is None:
+        return False
+    check_locations(name, locations, (MEMORY, DISK, REMOTE))
+    if {*there} <= {*locations}:
+        return False
+    if set(locations) == {MEMORY}:
+        return True
+    raise ConfigError(f"'{name}' is {list(locations)}: lookups ask {MEMORY} alone, or all of {', '.join(there)}")
+
+
+def check_locations(name: str, locations: Sequence[str], there: Sequence[str]) -> None:
+    """Raises ConfigError for one that is not there."""
+    if unknown := [each for each in locations if each not in there]:
+        raise ConfigError(f"'{name}': no tier is called {unknown[0]!r} here; there are {', '.join(there)}")
+
+
+def _is_stored_below(values: Mapping[str, Any]) -> bool:
+    """All is stored in the one tier below memory, which is its buffer then.  Raises ConfigError for other locations."""
+    location, there = values["store_location"], tiers(values)
+    if location is None:
+        return False
+    check_locations("store_location", [location], there)
+    if there == [MEMORY, location]:
+        return True
+    raise ConfigError(
+        f"'store_location' is '{location}' of {', '.join(there)}: chunks are stored in all tiers, or in the only one below "
+        "memory; leave the other tiers out"
+    )
 
 
 def _adapters(values: Mapping[str, Any]) -> list[Adapter]:
