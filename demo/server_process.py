@@ -108,6 +108,13 @@ class ServerProcess:
         """SIGKILL: what a power cut or the kernel's memory killer would do."""
         self._child.kill()
 
+    def pause(self) -> None:
+        """Freeze it, wherever it is, until `resume`."""
+        self._child.pause()
+
+    def resume(self) -> None:
+        self._child.resume()
+
     def answers_ping(self, timeout_seconds: float) -> bool:
         """Ask on the engine port, as an engine's scheduler does."""
         with zmq.Context() as context, open_socket(context, zmq.DEALER) as dealer:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from demo.answer import Answer
 from demo.child_process import ChildProcess
-from demo.engine_process import MODEL, EngineProcess
+from demo.engine_process import MODEL, PROBE_SECONDS, EngineProcess
 from demo.environment import quiet_environment
 from demo.preloaded import Preloaded
 
@@ -40,6 +40,7 @@ POOL_TOKENS: Final = 2_560
 CONTEXT_TOKENS: Final = 2_048
 SECONDS: Final = 300.0
 """For an answer, and for a start, on a machine with other work."""
+FLUSH_SECONDS: Final = 60.0
 
 
 def sglang_environment() -> dict[str, str]:
@@ -124,6 +125,13 @@ class SglangProcess(EngineProcess):
         return answer
 
     def flush(self) -> None:
-        """Empty the engine's own cache: all that a prompt hits from now on is the server's."""
-        self._send({"flush": True})
-        assert self._next_line(time.monotonic() + SECONDS) == {"flushed": True}
+        """Empty the engine's own cache: all that a prompt hits from now on is the server's.  An engine that has work left
+        refuses, and is asked again; ChildError if it always does."""
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while True:
+            self._send({"flush": True})
+            if self._next_line(time.monotonic() + SECONDS) == {"flushed": True}:
+                return
+            if time.monotonic() > deadline:
+                raise self._child.error(f"was not idle for {FLUSH_SECONDS:.0f} s")
+            time.sleep(PROBE_SECONDS)

@@ -34,6 +34,11 @@ class SglangSite(Site):
     def new_engine(self, name: str) -> EngineProcess:
         return self.another(name, **self._arguments)
 
+    def restart_engine(self) -> None:
+        """Have the first engine register once more."""
+        self.engine.kill()
+        self.engine.start()
+
     def another(self, name: str, *, client: Mapping[str, Any] | None = None, **engine: Any) -> SglangProcess:
         """Another engine for the same server, not started yet.  The caller ends it."""
         said = {**CLIENT, **(client or {})}
@@ -44,6 +49,12 @@ class SglangSite(Site):
         before = len(self.l2.objects())
         (answer,) = self.engine.ask([prompt])
         self.wait_stored(before + len(prompt) // CHUNK_TOKENS)
+        return answer
+
+    def ask_anew(self, prompt: Sequence[int]) -> Answer:
+        """The answer where the engine's own cache has nothing of the prompt."""
+        self.engine.flush()
+        (answer,) = self.engine.ask([prompt])
         return answer
 
     def retrieved(self) -> int:

@@ -1,11 +1,11 @@
-"""Stands for SGLang's compiled kernels, of which there is no build for processors without AMX: a Llama calls none of them
+"""In place of SGLang's compiled kernels, of which there is no build for processors without AMX: a Llama calls none of them
 there.  One that is called all the same says so by its name."""
 
 from absent import Absent, absent, give_submodules
 
 __version__ = "0.4.10"
 
-# SGLang has types of its own where it finds none here.
+# Where it finds none here, SGLang has types of its own.
 give_submodules(__name__, missing=["sgl_kernel.scalar_type"])
 
 

@@ -1,4 +1,4 @@
-"""Stands for torchvision, whose build for CUDA does not load beside a torch for CPUs: only multimodal models call it."""
+"""In place of torchvision, whose build for CUDA does not load beside a torch for CPUs: only multimodal models call it."""
 
 from absent import Absent, absent, give_submodules
 
