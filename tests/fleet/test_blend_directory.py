@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from array import array
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,11 @@ from typing import Any, Final
 import pytest
 
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots
+from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
 from tests.peers.site import CHUNK_TOKENS, PeerServer, until
+from tests.remote.redis_servers import RedisServer
 
 CHUNKS: Final = 4
 DOCUMENT: Final = list(range(5000, 5000 + CHUNKS * CHUNK_TOKENS))
@@ -27,12 +30,17 @@ NOISE_SECONDS: Final = 0.1
 
 
 class BlendFleet:
-    def __init__(self, folder: Path, stack: ExitStack, servers: int) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, servers: int, *options: str) -> None:
+        """`options` of all servers."""
         flags = ("--blend-chunk-size", str(CHUNK_TOKENS), "--instance-timeout", "5")
         self.coordinator = stack.enter_context(CoordinatorProcess(folder, *flags))
         self.servers = [
             PeerServer(
-                f"s{number}", self.coordinator.url, folder, "--engine-type", "blend", address=f"127.0.0.{1 + number}"
+                f"s{number}",
+                self.coordinator.url,
+                folder,
+                *("--engine-type", "blend", *options),
+                address=f"127.0.0.{1 + number}",
             )
             for number in range(servers)
         ]
@@ -133,6 +141,36 @@ def test_what_one_server_has_is_blended_by_the_others(fleet: BlendFleet) -> None
         status = fleet.servers[number].process.status()["modules"]["blend"]
         assert status["fleet_there"] == CHUNKS
         assert status["refused"] == {}
+
+
+def test_what_only_the_shared_tier_has_is_blended(tmp_path: Path) -> None:
+    """The server that stored it is killed: its memory is gone, and no peer has it."""
+    with ExitStack() as stack:
+        redis = RedisServer(tmp_path / "redis", free_port(), ("--save", ""))
+        redis.start()
+        stack.callback(redis.kill)
+        adapter = {"type": "redis", "url": f"redis://127.0.0.1:{redis.port}", "shared": True}
+        options = ("--l2-adapter", json.dumps(adapter), "--coordinator-l2-event-reporting")
+        fleet = BlendFleet(tmp_path, stack, 2, *options)
+        first, second = fleet.engines
+        fleet.store(first, DOCUMENT)
+        right = [first.content(DOCUMENT, chunk) for chunk in range(CHUNKS)]
+        until(lambda: stored(redis) == CHUNKS)
+        fleet.servers[0].process.kill()
+        until(lambda: fleet.servers[1].status()["members"] == 1)
+        assert second.store(OTHER, "own")
+        prompt = [1, *OTHER, *DOCUMENT]
+        answer = until(lambda: whole(second, prompt))
+        assert contents(second, prompt, answer.segments, "r")[CHUNKS:] == right
+        status = fleet.servers[1].process.status()
+        assert status["modules"]["blend"]["fleet_there"] == CHUNKS
+        assert [each["loaded"] for each in status["l2"] if each["type"] == "redis"] == [CHUNKS]
+
+
+def stored(redis: RedisServer) -> int:
+    """Objects."""
+    with redis.client() as client:
+        return sum(client.strlen(key) > CHUNK_TOKENS for key in client.scan_iter() if client.type(key) == b"string")
 
 
 def test_without_a_coordinator_matches_are_local_and_lookups_wait_20_ms_at_most(fleet: BlendFleet) -> None:
