@@ -1,0 +1,228 @@
+"""Clients that send anything, overlap and die: nothing wrong is written, and nothing stays held."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from lmcache_blend.messages import HANDSHAKE, REGISTER_ROPE, REORDER_PLAN, RETRIEVE, UNIFIED_LOOKUP, UNREGISTER_ROPE
+from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, Operation
+from lmcache_client.client import EngineClient
+from lmcache_client.codec import OperationCodec
+from lmcache_client.operations import END_SESSION
+from lmcache_core.app.server import Server
+from lmcache_transfer_torch.messages import UNREGISTER
+from plugins.blend.tests.conftest import started
+from plugins.blend.tests.test_server_driven import (
+    EVENT,
+    GARBAGE,
+    HEAD,
+    NO,
+    SHUFFLED,
+    SLOTS,
+    RawClient,
+    Rope,
+    check,
+    moved,
+)
+
+SECONDS = 20.0
+ROUNDS = 30
+OPERATIONS = (
+    *(HANDSHAKE, REGISTER_ROPE, UNREGISTER_ROPE, UNIFIED_LOOKUP, RETRIEVE, REORDER_PLAN),
+    *(BLEND_LOOKUP, BLEND_PREPARE, BLEND_COMMIT),
+)
+MALFORMED = tuple(
+    bytes.fromhex(text) for text in ("", "c1", "c0", "9301", "ddffffffff", "81a16101", "cfffffffffffffffff", "a3fffefd")
+)
+"""Nothing, what MessagePack has not, nil, an array and a huge one that end early, a map, 2**64 - 1, text that is not UTF-8."""
+NUMBER = MALFORMED[6]
+TAKES_ANY_NUMBER = (UNIFIED_LOOKUP, BLEND_LOOKUP, BLEND_COMMIT)
+"""For a relic, for seconds, and for an instance that has nothing prepared."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = started()
+    yield server
+    server.stop(0.0)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[RawClient]:
+    with RawClient(server.info.engine_endpoint) as client:
+        client.share_rope()
+        yield client
+        for request in ("r", "store"):
+            client.fake.end(request)
+        until(lambda: leases(server) == 0)
+        client.fake.scheduler.clear()
+
+
+def until(good: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not good():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def leases(server: Server) -> object:
+    return server.status()["l1"]["leases"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_payloads_that_cannot_be_read_are_answered_and_change_nothing(
+    server: Server, client: RawClient, operation: Operation
+) -> None:
+    prompt, matches = moved(client)
+    key = client.fake.key(prompt, "other", 0, len(prompt))
+    instance = client.instance_id
+    payload: dict[str, tuple[Any, ...]] = {
+        HANDSHAKE.name: (1,),
+        REGISTER_ROPE.name: (instance, [client.table(Rope().table())], HEAD, True, [0], [], [HEAD], ""),
+        UNREGISTER_ROPE.name: (instance + 1,),
+        UNIFIED_LOOKUP.name: (key, 1),
+        RETRIEVE.name: (key, matches, [SHUFFLED], instance, EVENT),
+        REORDER_PLAN.name: (key, 0, 10),
+        BLEND_LOOKUP.name: (key, 0.0),
+        BLEND_PREPARE.name: (key, (), instance),
+        BLEND_COMMIT.name: ("other", instance),
+    }
+    frames = [bytes(each) for each in OperationCodec(operation).encode_payload(payload[operation.name])]
+    negative = [msgspec.msgpack.encode(operation.negative)]
+    context = zmq.Context()
+    with context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(server.info.engine_endpoint)
+        name = msgspec.msgpack.encode(operation.name)
+        for at, frame in enumerate(frames):
+            for wrong in (*MALFORMED, frame[:-1], frame + b"\x00"):
+                socket.send_multipart([b"uid", name, *frames[:at], wrong, *frames[at + 1 :]])
+                assert socket.poll(int(SECONDS * 1000)), f"no answer to {wrong!r} in frame {at}"
+                result = socket.recv_multipart()[2:]
+                if wrong != NUMBER or operation not in TAKES_ANY_NUMBER:
+                    assert result in ([], negative), f"{wrong!r} in frame {at}"
+        for more in (frames[:-1], [*frames, b"\x01"]):
+            socket.send_multipart([b"uid", name, *more])
+            assert socket.poll(int(SECONDS * 1000))
+            socket.recv_multipart()
+        socket.send_multipart([b"uid", *[msgspec.msgpack.encode(each) for each in (END_SESSION.name, "other")]])
+        assert socket.poll(int(SECONDS * 1000))
+    context.term()
+    assert client.untouched()
+    assert client.retrieve(prompt, matches, SHUFFLED) == (EVENT, True)
+    check(client, prompt, matches, SHUFFLED)
+
+
+def test_the_pages_of_another_engine_are_its_own(server: Server, client: RawClient) -> None:
+    prompt, matches = moved(client)
+    key = client.fake.key(prompt, "r", 0, len(prompt))
+    for options in ({"model": "other"}, {"world_size": 2}):
+        with RawClient(server.info.engine_endpoint, **options) as other:
+            other.share_rope()
+            other.groups[0].wipe()
+            assert client.ask(RETRIEVE, key, matches, [SHUFFLED], other.instance_id, EVENT) == NO
+            assert other.untouched()
+            assert client.untouched()
+
+
+def test_two_retrieves_of_one_lookup_at_the_same_time(server: Server, client: RawClient) -> None:
+    prompt, matches = moved(client)
+    count = -(-len(prompt) // SLOTS)
+    tables = [SHUFFLED[:count], SHUFFLED[count : 2 * count]]
+    key = client.fake.key(prompt, "r", 0, len(prompt))
+    answers: list[Any] = []
+
+    def retrieve(blocks: list[int]) -> None:
+        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
+            answers.append(own.call(RETRIEVE, key, matches, [blocks], client.instance_id, EVENT))
+
+    threads = [threading.Thread(target=retrieve, args=(blocks,)) for blocks in tables]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert answers == [(EVENT, True)] * 2
+    for layer, pages in enumerate(client.groups[0].pages):
+        one, two = (pages[blocks].copy() for blocks in tables)
+        assert (one == two).all(), f"layer {layer}"
+        pages[tables[1]] = GARBAGE
+    check(client, prompt, matches, tables[0])
+
+
+def test_pages_that_leave_during_reads_are_touched_no_more(server: Server, client: RawClient) -> None:
+    prompt, matches = moved(client)
+    key = client.fake.key(prompt, "r", 0, len(prompt))
+    stop, arrived = threading.Event(), [0]
+
+    def retrieve() -> None:
+        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
+            while not stop.is_set():
+                answer = own.call(RETRIEVE, key, matches, [SHUFFLED], client.instance_id, EVENT)
+                assert answer in (NO, (EVENT, True))
+                arrived[0] += answer != NO
+
+    threads = [threading.Thread(target=retrieve) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for _ in range(ROUNDS):
+        time.sleep(0.005)
+        client.ask(UNREGISTER, client.instance_id)
+        client.groups[0].wipe()
+        time.sleep(0.005)
+        assert client.untouched(), "pages were written after their worker had left"
+        client.__enter__()
+        client.share_rope()
+    stop.set()
+    for each in threads:
+        each.join()
+    assert arrived[0]
+
+
+KILLED = """
+import sys
+from lmcache_client import BLEND_LOOKUP, BLEND_PREPARE
+from lmcache_devkit.fake_engine import FakeEngine
+
+document = list(range(5000, 5000 + 48))
+engine = FakeEngine(sys.argv[1])
+engine.register()
+engine.store(document)
+engine.end()
+prompt = [1, *document]
+for number in range(1_000_000):
+    name = f"killed{number}"
+    key = engine.key(prompt, name, 0, len(prompt), of_worker=False)
+    answer = engine.scheduler.call(BLEND_LOOKUP, key, 5.0)
+    engine.worker.call(BLEND_PREPARE, engine.key(prompt, name, 0, len(prompt)), answer.segments, engine.instance_id)
+    if number == 3:
+        print(len(answer.segments), engine.instance_id, flush=True)
+"""
+
+
+def test_an_engine_that_is_killed_while_it_reads_holds_nothing() -> None:
+    server = started(worker_reap_timeout_seconds=1.0, worker_registration_grace_seconds=1.0, l1_read_ttl_seconds=2.0)
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, server.info.engine_endpoint], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        segments, _ = child.stdout.readline().split()
+        assert segments == "3"
+        assert leases(server) != 0
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        until(lambda: leases(server) == 0)
+        assert server.status()["modules"]["blend"]["reads_prepared"] == 0
+    finally:
+        server.stop(0.0)

@@ -1,0 +1,229 @@
+"""Clients that send anything, overlap and die: nothing wrong is written, and nothing stays held."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+
+from lmcache_blend_legacy.messages import (
+    LOOKUP,
+    LOOKUP_V2,
+    REGISTER,
+    RETRIEVE,
+    RETRIEVE_V2,
+    STORE_FINAL,
+    STORE_PRE_COMPUTED,
+    UNREGISTER,
+)
+from lmcache_client import Operation
+from lmcache_client.client import EngineClient
+from lmcache_client.codec import OperationCodec
+from lmcache_core.app.server import Server
+from plugins.blend_legacy.tests.test_of_a_server import (
+    EVENT,
+    FIRST,
+    GARBAGE,
+    NO,
+    SECOND,
+    SIZE,
+    Client,
+    held,
+    prompt,
+    started,
+)
+
+SECONDS = 20.0
+ROUNDS = 30
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = started()
+    yield server
+    server.stop(0.0)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server) as client:
+        yield client
+
+
+def until(good: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not good():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+OPERATIONS = (REGISTER, UNREGISTER, STORE_PRE_COMPUTED, STORE_FINAL, LOOKUP, LOOKUP_V2, RETRIEVE, RETRIEVE_V2)
+MALFORMED = (
+    b"",
+    b"\xc1",
+    b"\xc0",
+    b"\x93\x01",
+    b"\xdd\xff\xff\xff\xff",
+    b"\x81\xa1a\x01",
+    b"\xcf" + 8 * b"\xff",
+    b"\xa3\xff\xfe\xfd",
+)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_payloads_that_cannot_be_read_are_answered_and_change_nothing(
+    server: Server, client: Client, operation: Operation
+) -> None:
+    client.store(SECOND)
+    payload: dict[str, tuple[Any, ...]] = {
+        REGISTER.name: (client.instance_id, client.tensors(), "model", 1),
+        UNREGISTER.name: (client.instance_id + 1,),
+        LOOKUP.name: (client.key(SECOND),),
+        LOOKUP_V2.name: (client.key(SECOND),),
+        RETRIEVE.name: (client.key(SECOND), [(0, SIZE)], 0, client.instance_id, EVENT),
+        RETRIEVE_V2.name: (client.key(SECOND), [], 0, client.instance_id, EVENT),
+    }
+    sent = payload.get(operation.name, (client.key(SECOND), 0, client.instance_id, EVENT))
+    frames = [bytes(each) for each in OperationCodec(operation).encode_payload(sent)]
+    context = zmq.Context()
+    with context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(server.info.engine_endpoint)
+        name = msgspec.msgpack.encode(operation.name)
+        for at, frame in enumerate(frames):
+            for wrong in (*MALFORMED, frame[:-1], frame + b"\x00"):
+                socket.send_multipart([b"uid", name, *frames[:at], wrong, *frames[at + 1 :]])
+                assert socket.poll(int(SECONDS * 1000)), f"no answer to {wrong!r} in frame {at}"
+                result = socket.recv_multipart()[2:]
+                assert result in ([], [msgspec.msgpack.encode(operation.negative)]), f"{wrong!r} in frame {at}"
+        for more in (frames[:-1], [*frames, b"\x01"]):
+            socket.send_multipart([b"uid", name, *more])
+            assert socket.poll(int(SECONDS * 1000))
+            socket.recv_multipart()
+    context.term()
+    client.check({})
+    assert client.retrieve(SECOND, [(0, SIZE)]) == (EVENT, True)
+    client.check({0: SECOND})
+
+
+def test_the_buffer_of_another_engine_is_its_own(server: Server, client: Client) -> None:
+    """An id that belongs to a worker of another model or shard moves nothing, in neither buffer."""
+    client.store(SECOND)
+    for options in ({"model": "other"}, {"world_size": 2}):
+        with Client(server, **options) as other:
+            for operation in (STORE_PRE_COMPUTED, STORE_FINAL):
+                assert client.ask(operation, client.key(SECOND), 0, other.instance_id, EVENT) == NO
+            assert client.ask(RETRIEVE, client.key(SECOND), [(0, SIZE)], 0, other.instance_id, EVENT) == NO
+            other.check({})
+            client.check({})
+
+
+def test_two_retrieves_of_one_lookup_at_the_same_time(server: Server, client: Client) -> None:
+    client.store(FIRST, SECOND)
+    tokens = prompt(SECOND, FIRST)
+    found = client.lookup(tokens)
+    answers: list[Any] = []
+    shift = SIZE + len(FIRST) + 2
+
+    def retrieve(offset: int) -> None:
+        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
+            answers.append(own.call(RETRIEVE, client.key(tokens), found, offset, client.instance_id, EVENT))
+
+    threads = [threading.Thread(target=retrieve, args=(offset,)) for offset in (0, shift)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert answers == [(EVENT, True)] * 2
+    client.check({0: SECOND, 18: FIRST, shift: SECOND, shift + 18: FIRST})
+    client.fake.end()
+    assert held(server) == 0
+
+
+def test_a_buffer_that_leaves_during_reads_and_stores_is_touched_no_more(server: Server, client: Client) -> None:
+    client.store(FIRST, SECOND)
+    tokens, stop, moved = prompt(FIRST, SECOND), threading.Event(), [0]
+    found = client.lookup(tokens)
+
+    def retrieve() -> None:
+        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
+            while not stop.is_set():
+                answer = own.call(RETRIEVE, client.key(tokens), found, 0, client.instance_id, EVENT)
+                assert answer in (NO, (EVENT, True))
+                moved[0] += answer != NO
+                own.call(STORE_PRE_COMPUTED, client.key(list(range(7000, 7100))), 0, client.instance_id, EVENT)
+
+    threads = [threading.Thread(target=retrieve) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for _ in range(ROUNDS):
+        time.sleep(0.002)
+        client.ask(UNREGISTER, client.instance_id)
+        client.wipe()
+        time.sleep(0.002)
+        assert all((rows == GARBAGE).all() for rows in client.rows), "rows were written after the buffer had left"
+        client.register()
+    stop.set()
+    for each in threads:
+        each.join()
+    assert moved[0]
+    client.fake.end()
+    until(lambda: held(server) == 0)
+
+
+KILLED = """
+import sys
+from types import SimpleNamespace
+from plugins.blend_legacy.tests import test_of_a_server as clients
+
+clients.ROWS = 20_000
+client = clients.Client(SimpleNamespace(info=SimpleNamespace(engine_endpoint=sys.argv[1])), (2, 20_000, 2, 8))
+client.register()
+print(client.instance_id, *[each.name for each in client.segments], flush=True)
+for number in range(1_000_000):
+    tokens = list(range(number, number + 19_990))
+    client.ask(clients.STORE_PRE_COMPUTED, client.key(tokens), 0, client.instance_id, clients.EVENT)
+"""
+
+
+def test_an_engine_that_is_killed_during_a_store_holds_nothing(server: Server, client: Client) -> None:
+    for milliseconds in (0, 3, 17, 60):
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, server.info.engine_endpoint], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        instance, *names = child.stdout.readline().split()
+        time.sleep(milliseconds / 1000)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        until(lambda: held(server) == 0)
+        client.ask(UNREGISTER, int(instance))
+        for name in names:
+            (Path("/dev/shm") / name).unlink()
+            assert name not in Path("/proc/self/maps").read_text(), "the server keeps its memory"
+    assert server.status()["l1"]["state_counts_add_up"]
+    client.store(SECOND)
+    assert client.retrieve(SECOND, [(0, SIZE)]) == (EVENT, True)
+    client.check({0: SECOND})
+
+
+def test_a_prompt_of_a_million_tokens_is_answered(client: Client) -> None:
+    client.store(SECOND)
+    tokens = [*SECOND, 7, 8, *np.random.default_rng(3).integers(9, 100_000, 1_000_000).tolist()]
+    started = time.monotonic()
+    assert client.lookup(tokens) == [(0, SIZE)]
+    assert client.retrieve(tokens, [(0, SIZE)]) == (EVENT, True)
+    assert client.ask(STORE_PRE_COMPUTED, client.key(tokens), 0, client.instance_id, EVENT) == NO, "no such rows"
+    assert time.monotonic() - started < SECONDS
+    client.check({0: SECOND})
