@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import psutil
 
-from lmcache_blend.module import MODULES
+from lmcache_blend.module import BlendModule
 from lmcache_blend_index import ChunkIndex
 from lmcache_client import BLEND_LOOKUP
 from lmcache_client.client import EngineClient
@@ -184,7 +184,8 @@ def serve(pipe: Connection, given: Given) -> None:
     server = build(ServerSettings(**values), load_plugins(["blend"]))
     server.start()
     try:
-        module = MODULES[server.info.boot_id]
+        module = server.parts.engine_port.modules["blend"]
+        assert isinstance(module, BlendModule)
         with FakeEngine(server.info.engine_endpoint) as engine:
             document = drawn(4 * given.chunk_tokens).tolist()
             engine.store(document)  # what is looked up is of a space that is there

@@ -280,7 +280,7 @@ class Simulation:
             "held": counts.held,
             "quarantined": counts.quarantined,
             "lookups": self.server._parts.tiers.storage.lookups_open,
-            "workers": len(self.server._parts.engine_port.workers),
+            "workers": len(self.server._parts.engine_port.workers.registered()),
         }
 
     def _stop_server(self) -> None:

@@ -326,7 +326,7 @@ from .model.object_header import (
 from .model.results import KeyPage as KeyPage, Outcome as Outcome, Usage as Usage
 from .server.registrations import (
     check_groups as check_groups,
-    RefusedRegistrations as RefusedRegistrations,
+    Refusals as Refusals,
     registered_shards as registered_shards,
 )
 from .server.request_fields import (

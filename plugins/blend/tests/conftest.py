@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_blend.module import MODULES, BlendModule
+from lmcache_blend.module import BlendModule
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
@@ -31,6 +31,12 @@ def started(**more: Any) -> Server:
     return server
 
 
+def module_of(server: Server) -> BlendModule:
+    module = server.parts.engine_port.modules["blend"]
+    assert isinstance(module, BlendModule)
+    return module
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = started()
@@ -40,4 +46,4 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def module(server: Server) -> BlendModule:
-    return MODULES[server.info.boot_id]
+    return module_of(server)

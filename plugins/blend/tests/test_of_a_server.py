@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from lmcache_blend.module import MODULES, BlendModule
+from lmcache_blend.events import BlendLookupAnswered, BlendRequestRefused, BlendSegmentsRead
+from lmcache_blend.module import BlendModule
 from lmcache_blend.service import BlendService
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots, ConfigError
 from lmcache_client.engine_key import PADDING
 from lmcache_core.app.server import Server
+from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_devkit.service_suite import FakeServiceContext
-from plugins.blend.tests.conftest import started
+from plugins.blend.tests.conftest import module_of, started
 
 SIZE = 16
 SYSTEM = list(range(1000, 1000 + 2 * SIZE))
@@ -139,7 +141,7 @@ def test_every_shard_must_have_it(server: Server) -> None:
             (slot, *_) = prepare(each, [1, *FIRST], answer.segments, "r2").slots
             assert slot is not None
             assert each.read(slot) == each.content(FIRST, 0)
-        assert MODULES[server.info.boot_id].counts()["chunks"] == 5, "a chunk is indexed once for all shards"
+        assert module_of(server).counts()["chunks"] == 5, "a chunk is indexed once for all shards"
 
 
 def test_many_at_once_keep_what_they_read(server: Server, engine: FakeEngine) -> None:
@@ -399,6 +401,56 @@ def test_metrics_count_what_was_found(server: Server, engine: FakeEngine) -> Non
     assert server.status()["modules"]["blend"]["chunks"] == 5
 
 
+@pytest.fixture
+def events(server: Server, monkeypatch: pytest.MonkeyPatch) -> EventRecorder:
+    """All that is published, as to a subscriber that wants it."""
+    recorder, bus = EventRecorder(), server.parts.common.bus
+    monkeypatch.setattr(bus, "publish", recorder.publish)
+    monkeypatch.setattr(bus, "wants", recorder.wants)
+    return recorder
+
+
+def test_events_say_what_engines_asked_and_got(server: Server, engine: FakeEngine, events: EventRecorder) -> None:
+    engine.store(SYSTEM + FIRST)
+    prompt = [*SYSTEM, 1, *FIRST]
+    answer = look_up(engine, prompt)
+    until = time.monotonic() + SECONDS
+    while not events.of(BlendLookupAnswered) and time.monotonic() < until:
+        time.sleep(0.01)  # the engine has its answer first
+    (found,) = events.of(BlendLookupAnswered)
+    assert (found.request_id, found.model_name, found.cache_salt) == ("r", "model", "")
+    assert (found.prompt_tokens, found.prefix_tokens) == (len(prompt), 2 * SIZE)
+    assert (found.segments, found.segment_tokens) == (3, 3 * SIZE)
+    assert 0 < found.seconds < SECONDS
+    prepare(engine, prompt, answer.segments)
+    (read,) = events.of(BlendSegmentsRead)
+    assert read == BlendSegmentsRead(
+        request_id="r", model_name="model", cache_salt="", instance_id=engine.instance_id, segments=3, gone=0
+    )
+    wrong = msgspec.structs.replace(answer.segments[0], old_end=SIZE - 1)
+    assert prepare(engine, prompt, [wrong]) == BlendSlots()
+    (refused,) = events.of(BlendRequestRefused)
+    assert refused.operation == "blend_prepare"
+    assert refused.reason in server.status()["modules"]["blend"]["refused"]
+
+
+def test_without_a_subscriber_no_event_is_built(
+    server: Server, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    for kind in (BlendLookupAnswered, BlendSegmentsRead, BlendRequestRefused):
+        replaced = type(
+            kind.__name__, (kind,), {"__post_init__": lambda event: built.append(type(event).__name__)}, frozen=True
+        )
+        monkeypatch.setattr(f"lmcache_blend.module.{kind.__name__}", replaced)
+    engine.store(FIRST)
+    answer = look_up(engine, [1, *FIRST])
+    assert None not in prepare(engine, [1, *FIRST], answer.segments).slots
+    assert prepare(engine, [1, *FIRST], answer.segments[::-1]) == BlendSlots()
+    assert server.status()["modules"]["blend"]["refused"]
+    assert built == []
+
+
 def test_a_lookup_is_answered_in_its_time_while_the_index_is_in_use(module: BlendModule, engine: FakeEngine) -> None:
     engine.store(FIRST)
     assert look_up(engine, [1, *FIRST]).segments
@@ -438,7 +490,7 @@ def test_a_match_that_takes_longer_is_not_waited_for(
 def test_a_segment_that_has_left_the_index_is_marked_and_the_others_are_read() -> None:
     small = started(offer_settings={"request_module:blend": {"index_chunks": 16}})
     try:
-        module = MODULES[small.info.boot_id]
+        module = module_of(small)
         with FakeEngine(small.info.engine_endpoint) as engine:
             engine.store(FIRST)
             tokens = [1, *FIRST]

@@ -123,6 +123,7 @@ class RawClient:
 
     def __init__(self, endpoint: str, *groups: Layers, **options: Any) -> None:
         self.fake = FakeEngine(endpoint, **options)
+        self.about = options.get("model", "model"), options.get("world_size", 1)
         self.groups = groups or (Layers(Rope(), 1),)
         self.instance_id = self.fake.instance_id
         self.tables: list[Segment] = []
@@ -133,7 +134,7 @@ class RawClient:
             for at in range(len(self.groups))
         ]
         tensors = [extension(each) for group in self.groups for each in group.descriptors()]
-        self.ask(REGISTER, self.instance_id, tensors, "model", 1, "vllm", {"kv_layout": "HND"}, infos)
+        self.ask(REGISTER, self.instance_id, tensors, *self.about, "vllm", {"kv_layout": "HND"}, infos)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -388,6 +389,26 @@ def test_ropes_that_are_none_change_nothing(
     prompt, matches = moved(client)
     assert client.retrieve(prompt, matches, SHUFFLED) == (EVENT, True)
     check(client, prompt, matches, SHUFFLED)
+
+
+def test_latent_attention_is_refused_by_name(server: Server, module: BlendModule) -> None:
+    """One row for each token, which has no K to turn: such engines are served as without blending."""
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        instance = engine.instance_id // 2  # another one, which lets the server copy
+        segment = Segment(BLOCKS * SLOTS * 24 * 4)
+        infos = [{"engine_group_id": 0, "layer_indices": [0], "tokens_per_block": SLOTS}]
+        tensors = [extension(described(segment, [BLOCKS, SLOTS, 24]))]
+        engine.worker.call(REGISTER, instance, tensors, "latent", 1, "vllm", {"kv_layout": "NHD"}, infos)
+        table = Segment(POSITIONS * HEAD * 4)
+        table.bytes[:] = Rope().table().view(np.uint8).reshape(-1)
+        cos_sin = [extension(described(table, [POSITIONS, HEAD]))]
+        assert engine.worker.call(REGISTER_ROPE, instance, cos_sin, HEAD, True, [], [], [], "") is None
+        refused = module.status()["refused"]
+        assert isinstance(refused, dict)
+        assert any("latent attention (MLA)" in reason for reason in refused), refused
+        engine.worker.call(UNREGISTER, instance)
+        segment.close()
+        table.close()
 
 
 def test_without_a_rope_nothing_is_moved(server: Server, module: BlendModule) -> None:

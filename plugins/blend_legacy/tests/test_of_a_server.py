@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lmcache_blend_legacy.events import LegacyChunksRead, LegacyLookupAnswered, LegacyRequestRefused
 from lmcache_blend_legacy.messages import (
     LOOKUP,
     LOOKUP_V2,
@@ -30,6 +31,7 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_devkit import free_port
+from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_transfer_torch.messages import REGISTER as REGISTER_PAGES
 from lmcache_transfer_torch.messages import RETRIEVE as RETRIEVE_PAGES
@@ -341,6 +343,8 @@ def test_a_buffer_that_is_registered_again_is_the_one_that_counts(client: Client
 
 BAD_BUFFERS: Mapping[str, tuple[Any, str]] = {
     "one row for K and V": (lambda client: {"tensors": client.tensors([ROWS, 2 * HEADS * HEAD])}, "is not \\[2, rows"),
+    "latent attention": (lambda client: {"tensors": client.tensors([ROWS, 24])}, "latent attention \\(MLA\\)"),
+    "latent attention, one plane": (lambda client: {"tensors": client.tensors([1, ROWS, 24])}, "latent attention"),
     "rows first": (lambda client: {"tensors": client.tensors([ROWS, 2, HEADS * HEAD])}, "is not \\[2, rows"),
     "no tensors": (lambda client: {"tensors": []}, "0 tensors"),
     "beyond its memory": (lambda client: {"tensors": client.tensors([2, 2 * ROWS, HEADS, HEAD])}, "reaches to byte"),
@@ -358,10 +362,10 @@ BAD_BUFFERS: Mapping[str, tuple[Any, str]] = {
 def test_buffers_that_cannot_be_are_refused(server: Server, changes: Any, reason: str) -> None:
     client = Client(server)
     try:
-        before = sum(status(server)["registrations_refused"].values())
+        before = status(server).get("refused_requests", 0)
         client.register(**changes(client))
-        refused = status(server)["registrations_refused"]
-        assert sum(refused.values()) == before + 1
+        refused = status(server)["refused"]
+        assert status(server)["refused_requests"] == before + 1
         assert any(re.search(reason, each) for each in refused), refused
         assert client.ask(STORE_PRE_COMPUTED, client.key(SECOND), 0, client.instance_id, EVENT) == NO
         client.register()
@@ -471,11 +475,46 @@ def test_where_nothing_copies_rows_the_reason_is_said() -> None:
     server = started(("blend_legacy",))
     try:
         with Client(server) as client:
-            refused = status(server)["registrations_refused"]
+            refused = status(server)["refused"]
             assert any("install lmcache-transfer-torch" in each for each in refused)
             assert client.lookup(SECOND) == []
     finally:
         server.stop(0.0)
+
+
+def test_events_and_metrics_say_what_engines_asked_and_got(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, bus = EventRecorder(), server.parts.common.bus
+    before = samples(server)
+    client.store(FIRST)
+    assert client.lookup(SECOND) == []
+    client.fake.end()
+    monkeypatch.setattr(bus, "publish", events.publish)
+    monkeypatch.setattr(bus, "wants", events.wants)
+    tokens = prompt(SHORT, FIRST)
+    found = client.lookup(tokens)
+    assert client.retrieve(tokens, found) == (EVENT, True)
+    assert client.retrieve(tokens, [(0, len(SHORT))]) == NO
+    client.register(world_size=0)
+    whole = len(SHORT) + len(FIRST)
+    (answered,) = events.of(LegacyLookupAnswered)
+    about = (answered.tokens, answered.chunks, answered.found_tokens, answered.found_chunks)
+    assert about == (whole, 4, len(FIRST), 3)
+    assert [(each.asked_chunks, each.chunks) for each in events.of(LegacyChunksRead)] == [(3, 3), (1, 0)]
+    (refused,) = events.of(LegacyRequestRefused)
+    assert refused.operation == "cb_register_kv_cache"
+    assert refused.reason in status(server)["refused"]
+    more = {name: value - before[name] for name, value in samples(server).items()}
+    assert more == {
+        "lookup_requests": 2, "lookup_requested_tokens": len(SECOND) + whole, "lookup_hit_tokens": len(FIRST),
+        "retrieve_requests": 2, "retrieve_chunks": 4, "scatter_chunks": 3, "stored_chunks": 3, "refused_requests": 1,
+    }  # fmt: skip
+
+
+def samples(server: Server) -> dict[str, float]:
+    prefix = "lmcache_blend_legacy."
+    return {each.name.removeprefix(prefix): each.value for each in server.samples() if each.name.startswith(prefix)}
 
 
 def test_documents_outlive_a_restart(tmp_path: Path) -> None:

@@ -40,9 +40,8 @@ def context_of(**given: Any) -> ServiceContext:
     common = SimpleNamespace(
         settings=read_settings({"l2_adapter": (ADAPTER,), **given}, plugins), plugins=plugins, hidden=Hidden()
     )
-    return ContextOfServices(
-        cast(Any, common), cast(Any, None), list, lambda: None, cast(Any, None), cast(Any, None), dict
-    )
+    none = cast(Any, None)
+    return ContextOfServices(cast(Any, common), none, list, lambda: None, {}, none, none, dict)
 
 
 def environment_of(**given: Any) -> dict[str, str]:

@@ -47,7 +47,9 @@ def build(
         running: list[Server] = []  # services show the server, and the server owns the services
         control = open_control(common, tiers, engine_port.addresses, adapters, changes)
         asked = common.offers.services if is_served else ()
-        services = open_services(asked, common, control, lambda: running[0] if running else None, tiers)
+        services = open_services(
+            asked, common, control, lambda: running[0] if running else None, engine_port.modules, tiers
+        )
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(
             common=common,

@@ -24,6 +24,7 @@ from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_control import ServerControl
@@ -48,6 +49,7 @@ class ContextOfServices(msgspec.Struct, frozen=True):
     control: ServerControl
     all_feeds: Callable[[], Sequence[ResidencyFeed]]
     running: Callable[[], ServerView | None]
+    modules: Mapping[str, RequestModule]
     storage: Storage
     region: MemoryRegion
     opened: Callable[[], Mapping[str, Service]]
@@ -233,6 +235,7 @@ def open_services(
     common: CommonParts,
     control: ServerControl,
     running: Callable[[], ServerView | None],
+    modules: Mapping[str, RequestModule],
     tiers: Tiers,
 ) -> Services:
     """`common.undo` closes them.  Raises LMCacheError."""
@@ -240,7 +243,9 @@ def open_services(
     common.undo.callback(services.close)
     services.open(
         specs,
-        ContextOfServices(common, control, tiers.feeds, running, tiers.storage, tiers.arena.region, services.opened),
+        ContextOfServices(
+            common, control, tiers.feeds, running, modules, tiers.storage, tiers.arena.region, services.opened
+        ),
     )
     return services
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_control import ServerControl
@@ -34,6 +35,10 @@ class ServiceContext(Protocol):
     @property
     def feeds(self) -> Sequence[ResidencyFeed]:
         """What the tiers have, L1 first.  Adapters come and go: look again now and then."""
+
+    @property
+    def modules(self) -> Mapping[str, RequestModule]:
+        """The request modules that answer, by name: a plugin's service has the metrics of its module."""
 
     @property
     def storage(self) -> Storage:

@@ -40,7 +40,7 @@ from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, Re
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import SlotReferences, StoredSpace
 from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
-from lmcache_core.server.registrations import RefusedRegistrations, check_groups
+from lmcache_core.server.registrations import Refusals, check_groups
 from lmcache_core.server.request_fields import check_names, store_patience, transfer_range
 
 NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
@@ -65,7 +65,7 @@ class EngineDrivenModule(RequestModule):
         self._context = context
         self._stores = OpenStores()
         self._reads = OpenReads()
-        self._refused = RefusedRegistrations()
+        self._refused = Refusals()
         context.workers.on_leave(self._left)
 
     def handlers(self) -> Sequence[Handler]:

@@ -88,9 +88,6 @@ class Registrations:
         self.revision = 0
         """Raised under the lock after each change of what `groups` returns."""
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
     def find(self, instance_id: int) -> Worker | None:
         registration = self._by_id.get(instance_id)
         return registration.worker if registration else None
@@ -182,12 +179,7 @@ class Registrations:
 
     def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
         names = (model_name, registered_name(model_name))
-        with self._lock:
-            group = [
-                registration.worker
-                for registration in self._by_id.values()
-                if registration.worker.model_name in names and registration.worker.world_size == world_size
-            ]
+        group = [each for each in self.registered() if each.model_name in names and each.world_size == world_size]
         known = dict.fromkeys(worker.groups for worker in group if worker.shard == shard)
         if known:
             return tuple(known), True
@@ -215,14 +207,11 @@ class Registrations:
                     dead.append(self._by_id.pop(instance_id))
                     self.revision += 1
         for registration in dead:
-            logger.warning(
-                "worker is dead instance=%d model=%s silent_seconds=%.0f",
-                registration.worker.instance_id,
-                registration.worker.model_name,
-                now - registration.seen,
-            )
-            self._publish_left(registration.worker, "silent")
-            self._drop_silent(registration.worker)
+            worker = registration.worker
+            about = worker.instance_id, worker.model_name, now - registration.seen
+            logger.warning("worker is dead instance=%d model=%s silent_seconds=%.0f", *about)
+            self._publish_left(worker, "silent")
+            self._drop_silent(worker)
         self._end_quarantined(lambda worker: not self.is_connected(worker.connection))
 
     def settled(self) -> int:
@@ -301,21 +290,24 @@ def check_groups(
         )
 
 
-class RefusedRegistrations:
-    """Their engines run uncached: here an operator learns why.  Any thread."""
+class Refusals:
+    """Why engines got nothing, for operators.  Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reasons: dict[str, int] = {}
 
     def note(self, context: ModuleContext, instance_id: int, reason: object) -> None:
-        """Log it and count it.  The worker has its answer, so that no ping need repeat it."""
+        """Log and count a registration.  The worker has its answer, so that no ping need repeat it."""
         logger.error("registration refused, the engine runs uncached instance=%d reason=%s", instance_id, reason)
+        self.count(reason)
+        context.workers.seen(instance_id, pinged=False)
+
+    def count(self, reason: object) -> None:
         text = str(reason)[:REASON_MAX]
         with self._lock:
             if text in self._reasons or len(self._reasons) < REASONS_MAX:
                 self._reasons[text] = self._reasons.get(text, 0) + 1
-        context.workers.seen(instance_id, pinged=False)
 
     def status(self) -> dict[str, int]:
         """How often, by reason."""

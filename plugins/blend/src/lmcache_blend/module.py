@@ -11,6 +11,7 @@ from functools import cache, partial, wraps
 from typing import Final, NamedTuple
 
 from lmcache_blend.choice import answer_of, choose, is_own, joined, leaves_room
+from lmcache_blend.events import BlendLookupAnswered, BlendRequestRefused, BlendSegmentsRead
 from lmcache_blend.feed import IndexFeed
 from lmcache_blend.fleet import FleetMatches
 from lmcache_blend.reads import SegmentReads
@@ -30,8 +31,10 @@ from lmcache_core import (
     HandlerMode,
     KeySpace,
     ModuleContext,
+    Operation,
     PromptFacts,
     ProtocolError,
+    Refusals,
     RequestModule,
     ResidencyFeed,
     Severity,
@@ -46,11 +49,8 @@ from lmcache_core import (
     transfer_range,
 )
 
-MODULES: Final[dict[str, BlendModule]] = {}
-"""Of the servers of this process, by boot id: where the service finds its own."""
 WAIT_SECONDS_MAX: Final = 300.0
 REQUEST_ID_CHARS_MAX: Final = 1024
-REASONS_MAX: Final = 16
 MATCHED_TOKENS_MAX: Final = 1 << 20
 """Of a prompt: 0.04 s compiled, 0.6 s in Python, for which other lookups wait. What is behind is found as a prefix, or at its
 own place."""
@@ -76,6 +76,7 @@ class Prompt(NamedTuple):
     parents: Mapping[Match, bytes]
     """Of matches of other servers."""
     tokens: Callable[[], array[int]]
+    began: float
 
 
 class BlendModule(RequestModule):
@@ -92,27 +93,24 @@ class BlendModule(RequestModule):
         self._server_driven = ServerDriven(self, context)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
+        self._refusals = Refusals()
         self._given: OrderedDict[int, None] = OrderedDict()
         """Segments that lookups have answered, as `_mark` has them, the oldest first."""
         context.workers.on_leave(self._reads.forget)
-        MODULES[context.boot_id] = self
 
     def handlers(self) -> Sequence[Handler]:
         return [
-            Handler(BLEND_LOOKUP, self._noting(self.lookup), HandlerMode.AFFINE),
-            Handler(BLEND_PREPARE, self._noting(self.prepare), HandlerMode.AFFINE, may_be_refused=False),
+            self.handler(BLEND_LOOKUP, self.lookup),
+            self.handler(BLEND_PREPARE, self.prepare, may_be_refused=False),
             Handler(BLEND_COMMIT, self.commit, HandlerMode.ORDERED, may_be_refused=False),
-            *self._server_driven.handlers(self._noting),
+            *self._server_driven.handlers(),
         ]
 
     def status(self) -> dict[str, object]:
         """Since the server started, but for `chunks`, `spaces` and `reads_prepared`."""
-        with self._lock:
-            refused = dict(self._reasons)
         return {
             **self.counts(),
-            "refused": refused,
+            "refused": self._refusals.status(),
             "index_failure": self.feed.failure,
             "member_metadata": {CHUNK_SIZE: [str(self._context.chunk_tokens)]},
         }
@@ -149,8 +147,6 @@ class BlendModule(RequestModule):
 
     def close(self) -> None:
         self.feed.close()
-        if MODULES.get(self._context.boot_id) is self:
-            del MODULES[self._context.boot_id]
 
     # --- what a scheduler asks
 
@@ -170,6 +166,7 @@ class BlendModule(RequestModule):
         """Start the lookup of a prompt, whose answer the storage has under this connection and request id.  Waits for the index
         for `waits` seconds at most."""
         context = self._context
+        began = context.clock.monotonic()
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
         _check_request_id(key.request_id)
@@ -206,7 +203,7 @@ class BlendModule(RequestModule):
                 ),
             )
         )
-        return Prompt(key, len(asked), spaces, hashes, matches, chosen, parents, partial(self._decoded, key))
+        return Prompt(key, len(asked), spaces, hashes, matches, chosen, parents, partial(self._decoded, key), began)
 
     def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
         """What has to be there of a chunk; empty where nothing can be found.  Raises ProtocolError for a bad key."""
@@ -226,7 +223,7 @@ class BlendModule(RequestModule):
             return call.reply(BlendAnswer())
         answer = self.result(call.connection, prompt, found)
         if call.reply(answer):
-            self.count_found(answer)
+            self.answered(prompt, answer)
             return True
         self._context.storage.free_lookup(call.connection, prompt.key.request_id, 0, found.size)
         self.count(late=1)
@@ -251,10 +248,24 @@ class BlendModule(RequestModule):
         self._remember(prompt.tokens, answer.segments)
         return answer
 
-    def count_found(self, answer: BlendAnswer) -> None:
+    def answered(self, prompt: Prompt, answer: BlendAnswer) -> None:
         """The engine gets this answer."""
-        segments = len(answer.segments) * self._context.chunk_tokens
-        self.count(prefix_tokens=answer.prefix_tokens, segment_tokens=segments)
+        events, key, segments = self._context.events, prompt.key, len(answer.segments)
+        tokens = segments * self._context.chunk_tokens
+        self.count(prefix_tokens=answer.prefix_tokens, segment_tokens=tokens)
+        if events.wants(BlendLookupAnswered):
+            events.publish(
+                BlendLookupAnswered(
+                    request_id=key.request_id,
+                    model_name=key.model_name,
+                    cache_salt=key.cache_salt,
+                    prompt_tokens=key.end,
+                    prefix_tokens=answer.prefix_tokens,
+                    segments=segments,
+                    segment_tokens=tokens,
+                    seconds=self._context.clock.monotonic() - prompt.began,
+                )
+            )
 
     def _remember(self, tokens: Callable[[], array[int]], segments: Sequence[BlendSegment]) -> None:
         marks = [_mark(each, tokens()[each.start : each.end]) for each in segments if not each.exact]
@@ -302,7 +313,7 @@ class BlendModule(RequestModule):
         if context.workers.find(instance_id) is not worker:
             self._release(self._reads.take(worker, key.request_id))  # it has left meanwhile
             return BlendSlots()
-        self.count(segments=len(slots), segments_gone=slots.count(None))
+        self.was_read(key, instance_id, len(slots), slots.count(None))
         layout, offset = worker.layout, context.storage.payload_offset
         return BlendSlots(
             tuple(
@@ -385,22 +396,37 @@ class BlendModule(RequestModule):
         with self._lock:
             self._counts.update(more)
 
-    def _noting(self, function: Callable[..., object]) -> Callable[..., object]:
-        """The same, and why a request was refused is in the status, too."""
+    def was_read(self, key: EngineKey, instance_id: int, segments: int, gone: int) -> None:
+        """A worker has asked for segments, or their bytes are in its pages."""
+        self.count(segments=segments, segments_gone=gone)
+        events = self._context.events
+        if events.wants(BlendSegmentsRead):
+            events.publish(
+                BlendSegmentsRead(
+                    request_id=key.request_id,
+                    model_name=key.model_name,
+                    cache_salt=key.cache_salt,
+                    instance_id=instance_id,
+                    segments=segments - gone,
+                    gone=gone,
+                )
+            )
+
+    def handler(self, operation: Operation, function: Callable[..., object], *, may_be_refused: bool = True) -> Handler:
+        """On a thread that may take long.  Why a request was refused is in the status, too."""
 
         @wraps(function)
         def noted(*payload: object) -> object:
             try:
                 return function(*payload)
             except ProtocolError as error:
-                reason = str(error)
-                with self._lock:
-                    self._counts["refused"] += 1
-                    if reason in self._reasons or len(self._reasons) < REASONS_MAX:
-                        self._reasons[reason] += 1
+                self.count(refused=1)
+                self._refusals.count(error)
+                if self._context.events.wants(BlendRequestRefused):
+                    self._context.events.publish(BlendRequestRefused(operation=operation.name, reason=str(error)))
                 raise
 
-        return noted
+        return Handler(operation, noted, HandlerMode.AFFINE, may_be_refused=may_be_refused)
 
 
 def _check_request_id(request_id: str) -> None:

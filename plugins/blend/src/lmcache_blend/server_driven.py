@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -57,17 +57,17 @@ class ServerDriven:
         self._pending: OrderedDict[tuple[bytes, str], tuple[Prompt, float]] = OrderedDict()
         """By connection and request id, and when each was asked last."""
 
-    def handlers(self, noting: Callable[[Callable[..., object]], Callable[..., object]]) -> Sequence[Handler]:
-        """`noting` keeps the reasons of refusals."""
-        register, unregister = noting(self.register_rope), noting(self.unregister_rope)
-        retrieve = noting(self.retrieve)
-        mode = HandlerMode.AFFINE
+    def handlers(self) -> Sequence[Handler]:
+        handler = self._module.handler
         return [
             Handler(HANDSHAKE, self.handshake, HandlerMode.INLINE),
-            *[Handler(each, register, mode, may_be_refused=False) for each in (REGISTER_ROPE, REGISTER_ROPE_V3)],
-            *[Handler(each, unregister, mode, may_be_refused=False) for each in (UNREGISTER_ROPE, UNREGISTER_ROPE_V3)],
-            Handler(UNIFIED_LOOKUP, noting(self.lookup), mode),
-            *[Handler(each, retrieve, mode) for each in (RETRIEVE, RETRIEVE_V3)],
+            *[handler(each, self.register_rope, may_be_refused=False) for each in (REGISTER_ROPE, REGISTER_ROPE_V3)],
+            *[
+                handler(each, self.unregister_rope, may_be_refused=False)
+                for each in (UNREGISTER_ROPE, UNREGISTER_ROPE_V3)
+            ],
+            handler(UNIFIED_LOOKUP, self.lookup),
+            *[handler(each, self.retrieve) for each in (RETRIEVE, RETRIEVE_V3)],
             Handler(REORDER_PLAN, self.reorder_plan, HandlerMode.POOLED),
         ]
 
@@ -92,7 +92,10 @@ class ServerDriven:
             raise ProtocolError(f"K that is quantized ('{kv_quant[:40]}') cannot be turned")
         worker = self._context.workers.find(instance_id)
         if worker is None:
-            raise ProtocolError(f"instance {instance_id} is not registered: register_kv_cache comes before its rope")
+            raise ProtocolError(
+                f"instance {instance_id} is not registered: register_kv_cache comes before its rope, and layers with one row "
+                "for each token, as of latent attention (MLA), are not blended"
+            )
         rope = RopeTables(cos_sin, head_size, is_neox, group_to_cache, group_rot, group_head_size)
         self._mover().share_rope(worker, rope)
 
@@ -119,7 +122,7 @@ class ServerDriven:
         if not found.size:
             return NOTHING_FOUND
         answer = module.result(call.connection, prompt, found)
-        module.count_found(answer)
+        module.answered(prompt, answer)
         segments = [
             BlendMatch(each.old_start, each.old_end, each.start, each.end, each.hash) for each in answer.segments
         ]
@@ -153,19 +156,19 @@ class ServerDriven:
         own = context.hasher.chunk_hashes(key.token_ids, key.end)
         segments = sorted((self._segment(each, own) for each in matches), key=lambda each: each.start)
         known = module.check(key, own, segments)
-        module.count(prepares=1, segments=len(segments))
+        module.count(prepares=1)
         if len(known) < len(segments):
-            module.count(segments_gone=len(segments))
+            module.was_read(key, instance_id, len(segments), len(segments))
             return NOT_MOVED
         held = context.storage.acquire(
             worker.token, key.request_id, chunks.space(context), [each.hash for each in segments], chunks.first_chunk
         )
         if held is None:
-            module.count(segments_gone=len(segments))
+            module.was_read(key, instance_id, len(segments), len(segments))
             return NOT_MOVED
         places = [(each.old_start, each.start) for each in segments]
         try:
-            return mover.move(worker, held, places, block_ids, event, partial(self._moved, held))
+            return mover.move(worker, held, places, block_ids, event, partial(self._moved, held, key, instance_id))
         except BaseException:
             context.storage.release(held)
             raise
@@ -179,9 +182,11 @@ class ServerDriven:
         is_own = not rest and match.old_st == match.cur_st and own[at : at + 1] == [match.hash]
         return BlendSegment(match.old_st, match.old_ed, match.cur_st, match.cur_ed, match.hash, exact=is_own)
 
-    def _moved(self, held: SlotReferences, arrived: bool) -> bool:
+    def _moved(self, held: SlotReferences, key: EngineKey, instance_id: int, arrived: bool) -> bool:
         self._context.storage.release(held)
-        self._module.count(segments_moved=len(held.slots) if arrived else 0)
+        segments = len(held.slots)
+        self._module.was_read(key, instance_id, segments, 0 if arrived else segments)
+        self._module.count(moved_tokens=segments * self._context.chunk_tokens if arrived else 0)
         return arrived
 
     def _mover(self) -> PageMover:

@@ -1,9 +1,9 @@
-"""Metrics of blending.  Request modules have none of their own, so a service reads the module of its server."""
+"""What blending needs beside requests: metrics, and the fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from lmcache_core import ConfigError, Sample, SampleKind, ServerInfo, Service, ServiceContext
 
@@ -55,6 +55,12 @@ _COUNTERS: Final[Mapping[str, SampleKind]] = {
             "{chunk}",
             "Segments of these that were not there any more, or whose server-driven read had one that was not.",
         ),
+        (
+            "moved_tokens",
+            "scatter_tokens",
+            "{token}",
+            "Tokens of segments that the server wrote into pages of engines.",
+        ),
         ("refused", "refused_requests", "1", "Requests that were refused; the module's status says why."),
         ("chunks_added", "fingerprints_registered", "{chunk}", "Chunks that the index has taken in."),
         ("chunks_forgotten", "chunks_evicted", "{chunk}", "Chunks that the index has forgotten for others."),
@@ -83,16 +89,12 @@ class BlendService(Service):
                 "--engine-type blend serves engines that map L1, and engines whose pages the server fills: with "
                 "--supported-transfer-mode engine_driven and --no-l1-shared-memory there are neither; leave one of the two out"
             )
-        self._blends = "blend" in types
         self._context = context
         self._leave: Callable[[], None] = lambda: None
-        self._module: BlendModule | None = None
+        # Not by isinstance: most servers do without the module, and what it imports.
+        self._module = cast("BlendModule | None", context.modules.get("blend"))
 
     def start(self, server: ServerInfo) -> None:
-        if self._blends:
-            from lmcache_blend.module import MODULES  # here, because most servers do without it
-
-            self._module = MODULES.get(server.boot_id)
         if self._module is not None and self._context.value_at("coordinator_url"):
             self._join(self._module, server.boot_id)
 

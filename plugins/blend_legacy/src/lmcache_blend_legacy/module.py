@@ -12,11 +12,12 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Final
 
 import msgspec
 
+from lmcache_blend_legacy.events import LegacyChunksRead, LegacyLookupAnswered, LegacyRequestRefused
 from lmcache_blend_legacy.messages import (
     LOOKUP,
     LOOKUP_V2,
@@ -41,10 +42,11 @@ from lmcache_core import (
     Handler,
     HandlerMode,
     ModuleContext,
+    Operation,
     PageMover,
     PromptFacts,
     ProtocolError,
-    RefusedRegistrations,
+    Refusals,
     RequestModule,
     Shard,
     SlotReferences,
@@ -74,27 +76,30 @@ class BlendLegacyModule(RequestModule):
     def __init__(self, settings: BlendLegacySettings, context: ModuleContext) -> None:
         self._context = context
         self._separator = settings.special_tokens
-        self._refused = RefusedRegistrations()
+        self._refusals = Refusals()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def handlers(self) -> Sequence[Handler]:
-        mode = HandlerMode.AFFINE
+        handler = self._handler
         return [
-            Handler(REGISTER, self.register, mode, may_be_refused=False),
-            Handler(UNREGISTER, self.unregister, mode, may_be_refused=False),
-            Handler(STORE_PRE_COMPUTED, self.store_pre_computed, mode),
-            Handler(STORE_FINAL, self.store_final, mode),
-            Handler(LOOKUP, self.lookup, mode),
-            Handler(LOOKUP_V2, self.lookup_v2, mode),
-            Handler(RETRIEVE, self.retrieve, mode),
-            Handler(RETRIEVE_V2, self.retrieve_v2, mode),
+            handler(REGISTER, self.register, may_be_refused=False),
+            handler(UNREGISTER, self.unregister, may_be_refused=False),
+            handler(STORE_PRE_COMPUTED, self.store_pre_computed),
+            handler(STORE_FINAL, self.store_final),
+            handler(LOOKUP, self.lookup),
+            handler(LOOKUP_V2, self.lookup_v2),
+            handler(RETRIEVE, self.retrieve),
+            handler(RETRIEVE_V2, self.retrieve_v2),
         ]
 
     def status(self) -> dict[str, object]:
         """Since the server started."""
+        return {**self.counts(), "refused": self._refusals.status()}
+
+    def counts(self) -> dict[str, int]:
         with self._lock:
-            return {**self._counts, "registrations_refused": self._refused.status()}
+            return dict(self._counts)
 
     # --- buffers
 
@@ -102,14 +107,11 @@ class BlendLegacyModule(RequestModule):
         self, call: Call, instance_id: int, tensors: list[msgspec.msgpack.Ext], model_name: str, world_size: int
     ) -> None:
         """There is no answer but an empty one, also for a buffer that is refused."""
-        try:
-            if not 0 <= instance_id <= INSTANCE_MAX:
-                raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
-            if not model_name:
-                raise ProtocolError("model_name is empty; the engine must name the model that its chunks belong to")
-            self._mover().register_rows(~instance_id, tensors, _named(model_name, segment_name), world_size)
-        except ProtocolError as error:
-            self._refused.note(self._context, instance_id, error)
+        if not 0 <= instance_id <= INSTANCE_MAX:
+            raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
+        if not model_name:
+            raise ProtocolError("model_name is empty; the engine must name the model that its chunks belong to")
+        self._mover().register_rows(~instance_id, tensors, _named(model_name, segment_name), world_size)
 
     def unregister(self, call: Call, instance_id: int) -> None:
         if not 0 <= instance_id <= INSTANCE_MAX:  # else it might be an engine's own registration that ends
@@ -198,7 +200,8 @@ class BlendLegacyModule(RequestModule):
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
         shards = self._shards(key)
         chunks = self._chunks(key)
-        self._count(lookups=1, lookup_tokens=sum(each.end - each.start for each in chunks))
+        began = context.clock.monotonic()
+        self._count(lookups=1, lookup_tokens=_tokens(chunks))
         call.defer(WAIT_SECONDS, [])
         storage.lookup_sparse(
             SparseLookupRequest(
@@ -221,13 +224,32 @@ class BlendLegacyModule(RequestModule):
         def answer(found: Bitmap) -> bool:
             there = [each for at, each in enumerate(chunks) if at < found.size and at in found]
             if call.reply(shown(there)):
-                self._count(found_tokens=sum(each.end - each.start for each in there))
+                self._answered(key, chunks, there, began)
                 return True
             storage.free_lookup(call.connection, key.request_id, 0, found.size)
             return False
 
         storage.on_sparse_lookup(call.connection, key.request_id, answer)
         return DEFERRED
+
+    def _answered(
+        self, key: EngineKey, chunks: Sequence[SegmentChunk], there: Sequence[SegmentChunk], began: float
+    ) -> None:
+        self._count(found_tokens=_tokens(there))
+        events = self._context.events
+        if events.wants(LegacyLookupAnswered):
+            events.publish(
+                LegacyLookupAnswered(
+                    request_id=key.request_id,
+                    model_name=key.model_name,
+                    cache_salt=key.cache_salt,
+                    tokens=_tokens(chunks),
+                    chunks=len(chunks),
+                    found_tokens=_tokens(there),
+                    found_chunks=len(there),
+                    seconds=self._context.clock.monotonic() - began,
+                )
+            )
 
     def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
         """Empty where nothing can be found.  Raises ProtocolError for a bad key."""
@@ -248,7 +270,7 @@ class BlendLegacyModule(RequestModule):
         """All ranges, or nothing."""
         buffer = self._buffer(key, instance_id)
         chunks = chunks_of_ranges(self._chunks(key), ranges)
-        return self._retrieve(key, buffer, chunks, offset, event) if buffer else NOT_MOVED
+        return self._retrieve(key, buffer, chunks, offset, instance_id, event) if buffer else NOT_MOVED
 
     def retrieve_v2(
         self, call: Call, key: EngineKey, matches: list[BlendMatch], offset: int, instance_id: int, event: bytes
@@ -256,11 +278,18 @@ class BlendLegacyModule(RequestModule):
         """All matches, or nothing."""
         buffer = self._buffer(key, instance_id)
         chunks = chunks_of_matches(self._chunks(key), matches)
-        return self._retrieve(key, buffer, chunks, offset, event) if buffer else NOT_MOVED
+        return self._retrieve(key, buffer, chunks, offset, instance_id, event) if buffer else NOT_MOVED
 
     def _retrieve(
-        self, key: EngineKey, buffer: TransferRange, chunks: Sequence[SegmentChunk], offset: int, event: bytes
+        self,
+        key: EngineKey,
+        buffer: TransferRange,
+        chunks: Sequence[SegmentChunk],
+        offset: int,
+        instance_id: int,
+        event: bytes,
     ) -> tuple[bytes, bool]:
+        self._count(retrieves=1)
         if not chunks:
             return NOT_MOVED
         mover, storage = self._mover(), self._context.storage
@@ -268,18 +297,34 @@ class BlendLegacyModule(RequestModule):
         space = self._space(key, buffer, segment_name)
         held = storage.acquire(buffer.worker.token, key.request_id, space, [each.hash for each in chunks], 0)
         if held is None:
-            self._count(retrieves_gone=1)
+            self._was_read(key, instance_id, len(chunks), 0)
             return NOT_MOVED
+
+        def retrieved(arrived: bool) -> bool:
+            storage.release(held)
+            self._was_read(key, instance_id, len(chunks), len(chunks) if arrived else 0)
+            return arrived
+
         try:
-            return mover.copy_rows(buffer.worker, held, rows, False, event, partial(self._retrieved, held))
+            return mover.copy_rows(buffer.worker, held, rows, False, event, retrieved)
         except BaseException:
             storage.release(held)
             raise
 
-    def _retrieved(self, held: SlotReferences, arrived: bool) -> bool:
-        self._context.storage.release(held)
-        self._count(retrieved_chunks=len(held.slots) if arrived else 0)
-        return arrived
+    def _was_read(self, key: EngineKey, instance_id: int, asked: int, chunks: int) -> None:
+        self._count(asked_chunks=asked, retrieved_chunks=chunks)
+        events = self._context.events
+        if events.wants(LegacyChunksRead):
+            events.publish(
+                LegacyChunksRead(
+                    request_id=key.request_id,
+                    model_name=key.model_name,
+                    cache_salt=key.cache_salt,
+                    instance_id=instance_id,
+                    asked_chunks=asked,
+                    chunks=chunks,
+                )
+            )
 
     # --- what they share
 
@@ -327,11 +372,33 @@ class BlendLegacyModule(RequestModule):
         with self._lock:
             self._counts.update(more)
 
+    def _handler(
+        self, operation: Operation, function: Callable[..., object], *, may_be_refused: bool = True
+    ) -> Handler:
+        """Why a request was refused is in the status, too."""
+
+        @wraps(function)
+        def noted(*payload: object) -> object:
+            try:
+                return function(*payload)
+            except ProtocolError as error:
+                self._count(refused_requests=1)
+                self._refusals.count(error)
+                if self._context.events.wants(LegacyRequestRefused):
+                    self._context.events.publish(LegacyRequestRefused(operation=operation.name, reason=str(error)))
+                raise
+
+        return Handler(operation, noted, HandlerMode.AFFINE, may_be_refused=may_be_refused)
+
 
 def _named(model_name: str, name_of: Callable[[str], str]) -> str:
     """`name_of` the engine that a request's model name is of, and behind it what the request adds to that."""
     served, identity, variant = parse_model_name(model_name)
     return with_variant(name_of(f"{served}##{identity}" if identity else served), variant)
+
+
+def _tokens(chunks: Sequence[SegmentChunk]) -> int:
+    return sum(each.end - each.start for each in chunks)
 
 
 def _flat(rows: Iterable[Sequence[int]]) -> Sequence[int]:

@@ -30,7 +30,7 @@ def lmcache_request_modules() -> Sequence[Offer]:
 
 @hookimpl
 def lmcache_services() -> Sequence[Offer]:
-    about = "Refuses settings with which the request module `blend_legacy` cannot work"
+    about = "Metrics of the request module `blend_legacy`"
     return [Offer("blend_legacy", about, "lmcache_blend_legacy.service:BlendLegacyService", default=True)]
 
 

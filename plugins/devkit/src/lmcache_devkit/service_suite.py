@@ -21,6 +21,7 @@ from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.l1_memory import MemoryRegion
+from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerView
@@ -54,6 +55,7 @@ class FakeServiceContext:
     variables: Mapping[str, str] = field(default_factory=dict)
     feeds: Sequence[ResidencyFeed] = ()
     transfer_channels: Sequence[str] = ()
+    modules: Mapping[str, RequestModule] = field(default_factory=dict)
 
     @property
     def storage(self) -> Storage:

@@ -42,8 +42,6 @@ from lmcache_core import (
     registered_shards,
 )
 
-MODULES: Final[dict[str, HandoffModule]] = {}
-"""Of the servers of this process, by boot id: where the service of peers finds its own."""
 HANDOFFS_MAX: Final = 16_384
 """Remembered; beyond it the one that changed first is forgotten."""
 HASHES_BYTES_MAX: Final = 64 << 20
@@ -153,7 +151,6 @@ class HandoffModule(RequestModule):
         self.follower: Follower | None = None
         """Set by the service of peers, where there is one."""
         self._counts: Counter[str] = Counter()
-        MODULES[context.boot_id] = self
 
     def handlers(self) -> Sequence[Handler]:
         inline, ordered = HandlerMode.INLINE, HandlerMode.ORDERED
@@ -180,9 +177,6 @@ class HandoffModule(RequestModule):
                 "counts": dict(self._counts),
                 "member_metadata": {name: urls for name, urls in named.items() if urls},
             }
-
-    def close(self) -> None:
-        MODULES.pop(self._context.boot_id, None)
 
     def engine(self, call: Call, url: str, role: str) -> None:
         """An engine with this address has a role, or none any more.  Raises ProtocolError."""

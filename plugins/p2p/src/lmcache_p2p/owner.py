@@ -80,7 +80,7 @@ class Owner:
         members: Members,
         max_bytes: int,
         clock: Clock,
-        handoffs: Callable[[], Handoffs | None] = lambda: None,
+        handoffs: Handoffs | None = None,
     ) -> None:
         self._handoffs = handoffs
         self._subscribers: set[_Subscriber] = set()
@@ -300,11 +300,11 @@ class Owner:
         self._waiting = left
 
     def _subscribe(self, head: list[bytes], name: str, handoff_id: str, known: int, seconds: float) -> None:
-        handoffs, subscriber = self._handoffs(), _Subscriber(head, self._news)
+        subscriber = _Subscriber(head, self._news)
         said: object = HandoffState(UNKNOWN)
         try:
-            if handoffs is not None:
-                said = handoffs.wait(subscriber, handoff_id, known, seconds)
+            if self._handoffs is not None:
+                said = self._handoffs.wait(subscriber, handoff_id, known, seconds)
         except ProtocolError as error:
             self._leases.refuse(name, error)
         if said is DEFERRED:

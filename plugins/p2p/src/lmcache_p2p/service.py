@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -28,7 +27,7 @@ from lmcache_fleet.families import Family, vector_of
 from lmcache_fleet.http_connection import HttpConnection, secured
 from lmcache_p2p.coordinators import DIRECTORY_SHARE, Directory, Members
 from lmcache_p2p.followed import Follower
-from lmcache_p2p.handoffs import MODULES
+from lmcache_p2p.handoffs import HandoffModule
 from lmcache_p2p.identity import KeyPair, PeerUrl
 from lmcache_p2p.messages import Hello
 from lmcache_p2p.metrics import KINDS, LEASED, MEMBERS, owner_samples, reader_samples
@@ -61,6 +60,8 @@ class PeerService(Service):
         self._owner: Owner | None = None
         self._reader: Reader | None = None
         self._boot_id = ""
+        module = context.modules.get("handoffs")
+        self._handoffs = module if isinstance(module, HandoffModule) else None
 
     @property
     def endpoints(self) -> Mapping[str, str]:
@@ -80,8 +81,8 @@ class PeerService(Service):
         )
         max_bytes = int(self._context.region.length * self._settings.max_leased_ratio)
         clock = SystemClock()
-        handoffs = partial(MODULES.get, server.boot_id)
-        owner = Owner(self._context.storage, self._channels, about, self._members, max_bytes, clock, handoffs)
+        module = self._handoffs
+        owner = Owner(self._context.storage, self._channels, about, self._members, max_bytes, clock, module)
         self._owner = owner
         try:
             owner.bind(self._settings.listen_url, self._keys)
@@ -96,7 +97,7 @@ class PeerService(Service):
         self._reader = Reader(directory, self._channels, about, self._keys, self._settings, clock, named)
         self._members.on_leave(self._reader.members_left)
         READERS[server.boot_id] = self._reader
-        if (module := handoffs()) is not None:
+        if module is not None:
             module.follower = Follower(self._reader, self._context.storage, module)
 
     def threads(self) -> Mapping[str, Callable[[], None]]:
@@ -111,8 +112,8 @@ class PeerService(Service):
 
     def close(self) -> None:
         READERS.pop(self._boot_id, None)
-        if (module := MODULES.get(self._boot_id)) is not None:
-            module.follower = None
+        if self._handoffs is not None:
+            self._handoffs.follower = None
         self._members.stop()
         if self._reader is not None:
             self._reader.stop()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
-from lmcache_core import ModuleContext, ProtocolError, RefusedRegistrations, Worker, check_groups
+from lmcache_core import ModuleContext, ProtocolError, Refusals, Worker, check_groups
 from lmcache_kv_layout import NO_BLOCK, LayoutHints, PagedGroup, TensorView, detect_groups
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.descriptors import Storage, read_views
@@ -31,7 +31,7 @@ class Registry:
         self._registered: dict[int, RegisteredWorker] = {}
         """By token of the worker."""
         self._claims = Claims()
-        self._refused = RefusedRegistrations()
+        self._refused = Refusals()
         context.workers.on_leave(self._left)
 
     def __len__(self) -> int:
@@ -199,7 +199,10 @@ class Registry:
 def _as_pages(view: TensorView) -> TensorView:
     """Rows `[K and V][row][elements, or heads and elements]` as pages of one slot.  Raises ProtocolError for others."""
     if len(view.shape) not in (3, 4) or view.shape[0] != 2:
-        raise ProtocolError(f"{view} is not [2, rows, elements] or [2, rows, heads, elements]")
+        raise ProtocolError(
+            f"{view} is not [2, rows, elements] or [2, rows, heads, elements], for K and V; latent attention (MLA) has one "
+            "row for both, and is not served"
+        )
     shape, stride = view.shape, view.stride
     heads, head = shape[2:-1] or (1,), stride[2:-1] or (stride[1],)
     return TensorView(

@@ -1,0 +1,37 @@
+"""What happens in blending, for subscribers; built only where one wants it."""
+
+from __future__ import annotations
+
+from lmcache_core import Event
+
+
+class BlendLookupAnswered(Event, frozen=True):
+    """An engine that blends knows what there is of a prompt.  `segments` are chunks behind the prefix, `segment_tokens` their
+    tokens."""
+
+    request_id: str
+    model_name: str
+    cache_salt: str
+    prompt_tokens: int
+    prefix_tokens: int
+    segments: int
+    segment_tokens: int
+    seconds: float
+
+
+class BlendSegmentsRead(Event, frozen=True):
+    """A worker was given segments, or has them in its pages; `gone` of those that it asked for were not there any more."""
+
+    request_id: str
+    model_name: str
+    cache_salt: str
+    instance_id: int
+    segments: int
+    gone: int
+
+
+class BlendRequestRefused(Event, frozen=True):
+    """A request of an engine, that of a rope included, could not be what it says.  `reason` is a sentence."""
+
+    operation: str
+    reason: str
