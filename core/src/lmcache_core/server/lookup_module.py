@@ -66,24 +66,11 @@ class LookupModule(RequestModule):
             hashes = context.hasher.chunk_hashes(key.token_ids, key.end)
         else:
             miss_reason = NO_WORKER if admitted else UNSALTED
-        context.storage.lookup(
-            LookupRequest(
-                call.connection,
-                key.request_id,
-                shards,
-                hashes,
-                key.num_kv_readers,
-                PromptFacts(
-                    key.model_name,
-                    key.cache_salt,
-                    key.world_size,
-                    tokens,
-                    max(0, min(key.end, tokens)) // context.chunk_tokens,
-                    trace_context(key.request_configs) if key.request_configs else None,
-                    miss_reason,
-                ),
-            )
-        )
+        chunks = max(0, min(key.end, tokens)) // context.chunk_tokens
+        trace = trace_context(key.request_configs) if key.request_configs else None
+        facts = PromptFacts(*identity, tokens, chunks, trace, miss_reason)
+        readers = key.num_kv_readers
+        context.storage.lookup(LookupRequest(call.connection, key.request_id, shards, hashes, readers, facts))
 
     def _registered_shards(self, model_name: str, cache_salt: str, world_size: int) -> tuple[Shard, ...]:
         """What every lookup with these fields asks for until the registrations change."""
