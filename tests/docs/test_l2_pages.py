@@ -25,6 +25,7 @@ OWN = (
     "fault_inject",
     "fs",
     "fs_native",
+    "infinistore",
     "lm",
     "memory",
     "mock",
