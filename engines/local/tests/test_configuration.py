@@ -51,7 +51,8 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"remote_url": "lm://host:1"}, "not supported"),
+        ({"remote_url": "lm://:1"}, "expected lm://HOST:PORT"),
+        ({"remote_url": "infinistore://host:port"}, "expected infinistore://HOST:PORT"),
         ({"remote_url": "nope"}, "understood are"),
         ({"remote_url": "s3://kvcache"}, "no s3_region"),
         ({"remote_url": "mooncake://master:1"}, "local_hostname"),
@@ -192,6 +193,29 @@ def test_remote_urls_name_adapters_with_settings_that_these_have(
     module = "lmcache_l2_s3.config" if kind == "s3" else "lmcache_l2_mooncake.config"
     model = pytest.importorskip(module)
     getattr(model, "S3Settings" if kind == "s3" else "MooncakeSettings").model_validate(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "adapter", "model"),
+    [
+        ("lm://store:65432", {"host": "store", "port": 65432}, "lmcache_l2_lm.config:LmSettings"),
+        ("lm://[::1]", {"host": "::1"}, "lmcache_l2_lm.config:LmSettings"),
+        (
+            "infinistore://10.0.0.7:12345/?device=mlx5_1",
+            {"host": "10.0.0.7", "port": 12345, "dev_name": "mlx5_1"},
+            "lmcache_l2_infinistore.config:InfinistoreSettings",
+        ),
+    ],
+)
+def test_stores_of_the_public_package_are_adapters(url: str, adapter: dict[str, Any], model: str) -> None:
+    settings = LMCacheEngineConfig({"remote_url": url}).server
+    (found,) = settings["l2_adapter"]
+    kind = found.pop("type")
+    assert kind == url.partition(":")[0]
+    assert kind in settings["plugins"]
+    assert found == adapter
+    module, _, name = model.partition(":")
+    getattr(pytest.importorskip(module), name).model_validate(found)
 
 
 def test_what_is_impossible_is_left_out_of_the_settings() -> None:

@@ -51,7 +51,10 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     ),
     "max_local_disk_size": ConfigKey("float", 0.0, Fate.MAPPED, "GiB of that folder; 0: it is not used"),
     "remote_url": ConfigKey(
-        "str", None, Fate.MAPPED, "an adapter by its scheme: redis, rediss, unix, valkey, s3, mooncakestore, file, fs"
+        "str",
+        None,
+        Fate.MAPPED,
+        "an adapter by its scheme: redis, rediss, unix, valkey, s3, mooncakestore, lm, infinistore, file, fs",
     ),
     "remote_serde": ConfigKey(
         "str", "naive", Fate.USED, "naive alone; for fewer bytes use a serde of lmcache-serde: int8, int4"

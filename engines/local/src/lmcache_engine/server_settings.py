@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from lmcache_client.errors import ConfigError
 
 POLICIES: Final = ("LRU", "LFU", "FIFO", "MRU")
 MEMORY, DISK, REMOTE = "LocalCPUBackend", "LocalDiskBackend", "RemoteBackend"
 """Names of tiers, in the order in which they are asked."""
-_SCHEMES: Final = "redis, rediss, unix, valkey, s3, mooncake, mooncakestore, file and fs"
+_SCHEMES: Final = "redis, rediss, unix, valkey, s3, mooncake, mooncakestore, lm, infinistore, file and fs"
 _S3: Final = (
     "s3_region",
     "s3_num_io_threads",
@@ -141,7 +141,7 @@ def remote(url: str, extra: Mapping[str, Any]) -> Adapter:
     scheme, colon, _ = url.partition("://")
     read = _REMOTE.get(scheme) if colon else None
     if read is None:
-        raise ConfigError(f"'remote_url' is '{scheme}{colon}...': {_OTHERS.get(scheme, f'understood are {_SCHEMES}')}")
+        raise ConfigError(f"'remote_url' is '{scheme}{colon}...': understood are {_SCHEMES}")
     return read(url, extra)
 
 
@@ -181,6 +181,28 @@ def _mooncake(url: str, extra: Mapping[str, Any]) -> Adapter:
     return Adapter("mooncake_store", settings)
 
 
+def _lm(url: str, extra: Mapping[str, Any]) -> Adapter:
+    return Adapter("lm", {"type": "lm", **_address(url)})
+
+
+def _infinistore(url: str, extra: Mapping[str, Any]) -> Adapter:
+    device = parse_qs(urlsplit(url).query).get("device", [])
+    more = {"dev_name": device[0]} if device else {}
+    return Adapter("infinistore", {"type": "infinistore", **_address(url), **more})
+
+
+def _address(url: str) -> dict[str, Any]:
+    """Host, and port where there is one.  Raises ConfigError."""
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host:
+        raise ConfigError(f"'remote_url' is '{url}': expected {parts.scheme}://HOST:PORT")
+    return {"host": host} if port is None else {"host": host, "port": port}
+
+
 def _taken(extra: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: extra[name] for name in names if extra.get(name) is not None}
 
@@ -193,10 +215,8 @@ _REMOTE: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Adapter]]] = {
     "s3": _s3,
     "mooncake": _mooncake,
     "mooncakestore": _mooncake,
+    "lm": _lm,
+    "infinistore": _infinistore,
     "file": _shared_files,
     "fs": _shared_files,
-}
-_OTHERS: Final = {
-    "lm": "the server of this protocol is not supported; run `lmcache server` there and use lmcache-p2p, or a Redis",
-    "infinistore": "it is not supported; use redis, s3 or mooncake_store",
 }
