@@ -1,4 +1,4 @@
-"""The `infinistore` adapter keeps every requirement, with a stand-in for the package."""
+"""The `infinistore` adapter keeps every requirement, with a simulation of the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmcache_devkit.stalling import stall_methods
 from lmcache_l2_infinistore import doctor
 from lmcache_l2_infinistore.adapter import open_infinistore
 from lmcache_l2_infinistore.config import InfinistoreSettings
-from plugins.l2_infinistore.tests import stand_in
+from plugins.l2_infinistore.tests import simulated
 
 CALLS = (
     "check_exist", "delete_keys", "tcp_write_cache", "tcp_read_cache", "rdma_write_cache_async", "rdma_read_cache_async"
@@ -27,13 +27,13 @@ CALLS = (
 
 
 @pytest.fixture(autouse=True)
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[stand_in.Server]:
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[simulated.Server]:
     """A server at the default address, and an RDMA device."""
     (tmp_path / "mlx5_0").mkdir()
     monkeypatch.setattr(doctor, "DEVICES", tmp_path)
-    monkeypatch.setitem(sys.modules, "infinistore", stand_in)
-    server = stand_in.Server()
-    monkeypatch.setitem(stand_in.SERVERS, ("localhost", 12345), server)
+    monkeypatch.setitem(sys.modules, "infinistore", simulated)
+    server = simulated.Server()
+    monkeypatch.setitem(simulated.SERVERS, ("localhost", 12345), server)
     yield server
     end = time.monotonic() + 5
     while server.open:  # one that was closed without time to end goes on for a moment
@@ -41,8 +41,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[stand_in
         time.sleep(0.01)
 
 
-class StandInMedia(Media):
-    def __init__(self, server: stand_in.Server) -> None:
+class SimulatedMedia(Media):
+    def __init__(self, server: simulated.Server) -> None:
         self._values = server.values
 
     def read(self, key: ObjectKey) -> bytes | None:
@@ -67,22 +67,22 @@ class Setup(L2Fixtures):
 
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        return stall_methods(monkeypatch, stand_in.InfinityConnection, CALLS)
+        return stall_methods(monkeypatch, simulated.InfinityConnection, CALLS)
 
     @pytest.fixture
     def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        return fail_methods(monkeypatch, {stand_in.InfinityConnection: CALLS}, lambda: Exception("failed"))
+        return fail_methods(monkeypatch, {simulated.InfinityConnection: CALLS}, lambda: Exception("failed"))
 
 
-# The stand-in outlives the adapter, which promises nothing.
+# The simulation outlives the adapter, which promises nothing.
 @pytest.mark.filterwarnings("ignore:.*does not declare DURABLE:lmcache_devkit.UndeclaredCapability")
 class TestTcp(Setup, L2AdapterSuite):
     way: ClassVar[Mapping[str, Any]] = {"connection_type": "tcp"}
     reached_by_processes = False
 
     @pytest.fixture
-    def media(self, server: stand_in.Server) -> Media | None:
-        return StandInMedia(server)
+    def media(self, server: simulated.Server) -> Media | None:
+        return SimulatedMedia(server)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not declare DURABLE:lmcache_devkit.UndeclaredCapability")

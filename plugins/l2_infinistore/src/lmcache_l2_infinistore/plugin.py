@@ -12,7 +12,7 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
     return [
         Offer(
             name="infinistore",
-            summary="Objects in an InfiniStore, over RDMA or TCP (legacy: tried with a stand-in only)",
+            summary="Objects in an InfiniStore, over RDMA or TCP (legacy: tested with a simulation only)",
             settings="lmcache_l2_infinistore.config:InfinistoreSettings",
             open="lmcache_l2_infinistore.adapter:open_infinistore",
             capabilities=Capability.DELETE | Capability.SHARED,

@@ -1,4 +1,4 @@
-"""What stands for the package `infinistore`: its names, with values in a dictionary of this process."""
+"""A simulation of the package `infinistore`: its names, with values in a dictionary of this process."""
 
 from __future__ import annotations
 
