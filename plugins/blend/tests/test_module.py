@@ -242,3 +242,23 @@ def test_lookups_that_are_not_fetched_are_forgotten(bench: ModuleBench, module: 
     bench.clock.advance(server_driven.PENDING_SECONDS + 1)
     assert asked(module, PROMPT, "late") is None
     assert len(module._server_driven._pending) == 1
+
+
+def test_lookups_that_are_not_fetched_take_bounded_memory(
+    bench: ModuleBench, module: BlendModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_driven, "PENDING_TOKENS_MAX", 3 * len(PROMPT))
+    bench.place(DOCUMENT, "", in_l1=False)
+    for number in range(5):
+        assert asked(module, PROMPT, f"r{number}") is None
+    pending = module._server_driven._pending
+    assert [request for _, request in pending] == ["r2", "r3", "r4"]
+    bench.settle()
+    for number in (2, 3, 4, 0):
+        found = asked(module, PROMPT, f"r{number}")
+        bench.settle()
+        found = found or asked(module, PROMPT, f"r{number}")
+        assert found is not None
+        assert len(found.non_prefix_segments) == 3, "also where it began anew"
+    assert not pending
+    assert module._server_driven._pending_tokens == 0

@@ -16,7 +16,17 @@ import pytest
 from lmcache_blend.events import BlendLookupAnswered, BlendRequestRefused, BlendSegmentsRead
 from lmcache_blend.module import BlendModule
 from lmcache_blend.service import BlendService
-from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswer, BlendSegment, BlendSlots, ConfigError
+from lmcache_client import (
+    BLEND_COMMIT,
+    BLEND_LOOKUP,
+    BLEND_PREPARE,
+    NO_TOKENS,
+    BlendAnswer,
+    BlendSegment,
+    BlendSlots,
+    ConfigError,
+    HashedKey,
+)
 from lmcache_client.engine_key import PADDING
 from lmcache_core.app.server import Server
 from lmcache_devkit.event_recorder import EventRecorder
@@ -449,6 +459,18 @@ def test_without_a_subscriber_no_event_is_built(
     assert prepare(engine, [1, *FIRST], answer.segments[::-1]) == BlendSlots()
     assert server.status()["modules"]["blend"]["refused"]
     assert built == []
+
+
+def test_a_key_without_tokens_is_refused_with_the_reason(server: Server, engine: FakeEngine) -> None:
+    engine.store(FIRST)
+    about: dict[str, Any] = {"num_kv_readers": 1, "chunk_hashes": [bytes(32)] * 3, "hash_algorithm": "other"}
+    key = HashedKey("model", 1, None, NO_TOKENS, 0, len(FIRST), "r", **about)
+    assert engine.scheduler.call(BLEND_LOOKUP, key, SECONDS) == BlendAnswer()
+    key = msgspec.structs.replace(key, worker_id=0)
+    assert engine.worker.call(BLEND_PREPARE, key, (), engine.instance_id) == BlendSlots()
+    commit(engine)
+    refused = server.status()["modules"]["blend"]["refused"]
+    assert [count for reason, count in refused.items() if "no token_ids" in reason] == [2]
 
 
 def test_a_lookup_is_answered_in_its_time_while_the_index_is_in_use(module: BlendModule, engine: FakeEngine) -> None:

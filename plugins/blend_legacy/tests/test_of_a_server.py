@@ -23,7 +23,7 @@ from lmcache_blend_legacy.messages import (
     STORE_PRE_COMPUTED,
     UNREGISTER,
 )
-from lmcache_client import BlendMatch, EngineKey, Operation, encode_tokens
+from lmcache_client import NO_TOKENS, BlendMatch, EngineKey, HashedKey, Operation, encode_tokens
 from lmcache_client.engine_key import PADDING
 from lmcache_core import LMCacheError
 from lmcache_core.app.build import build
@@ -245,6 +245,7 @@ def test_a_document_may_come_twice(server: Server, client: Client) -> None:
     assert found == [(0, 16), (18, 21), (23, 39)]
     assert client.retrieve(tokens, found) == (EVENT, True)
     client.check({0: SECOND, 18: SHORT, 23: SECOND})
+    assert held(server) == 0
 
 
 def test_what_is_there_is_not_written_again(server: Server, client: Client) -> None:
@@ -469,6 +470,19 @@ def test_lookups_of_what_cannot_be_find_nothing(client: Client) -> None:
             assert client.lookup(SECOND, operation, **changes) == []
     assert client.lookup(SECOND, model_name="unknown") == []
     assert client.lookup([]) == []
+
+
+def test_a_key_without_tokens_is_refused_with_the_reason(server: Server, client: Client) -> None:
+    client.store(SECOND)
+    about: dict[str, Any] = {"num_kv_readers": 1, "chunk_hashes": [bytes(32)], "hash_algorithm": "other"}
+    key = HashedKey("model", 1, 0, NO_TOKENS, 0, SIZE, "r", **about)
+    for operation in (LOOKUP, LOOKUP_V2):
+        assert client.ask(operation, key) == []
+    for operation, found in ((RETRIEVE, [[(0, SIZE)]]), (RETRIEVE_V2, [[]]), (STORE_PRE_COMPUTED, [])):
+        assert client.ask(operation, key, *found, 0, client.instance_id, EVENT) == NO
+    client.check({})
+    refused = status(server)["refused"]
+    assert [count for reason, count in refused.items() if "no token_ids" in reason] == [5]
 
 
 def test_where_nothing_copies_rows_the_reason_is_said() -> None:

@@ -169,7 +169,7 @@ class BlendModule(RequestModule):
         began = context.clock.monotonic()
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
-        _check_request_id(key.request_id)
+        _check_request(key)
         admitted = context.admits_salt(key.cache_salt)
         shards = self._shards(key) if admitted else ()
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
@@ -298,7 +298,7 @@ class BlendModule(RequestModule):
     def prepare(self, call: Call, key: EngineKey, segments: tuple[BlendSegment, ...], instance_id: int) -> BlendSlots:
         """See BLEND_PREPARE."""
         context = self._context
-        _check_request_id(key.request_id)
+        _check_request(key)
         self._reads.ask(instance_id, key.request_id)
         self.count(prepares=1)
         chunks = transfer_range(context, key, instance_id)
@@ -386,8 +386,7 @@ class BlendModule(RequestModule):
             return mark in self._given
 
     def _decoded(self, key: EngineKey) -> array[int]:
-        ids = key.token_ids
-        assert isinstance(ids, TokenSequence), "a key that was received"
+        ids = _encoded(key)
         return self.index.decode(ids.encoded, ids.count)[: key.end]
 
     # --- what they share
@@ -429,9 +428,19 @@ class BlendModule(RequestModule):
         return Handler(operation, noted, HandlerMode.AFFINE, may_be_refused=may_be_refused)
 
 
-def _check_request_id(request_id: str) -> None:
-    if len(request_id) > REQUEST_ID_CHARS_MAX:
-        raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
+def _check_request(key: EngineKey) -> None:
+    if len(key.request_id) > REQUEST_ID_CHARS_MAX:
+        raise ProtocolError(f"request_id has {len(key.request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
+    _encoded(key)
+
+
+def _encoded(key: EngineKey) -> TokenSequence:
+    """Raises ProtocolError for keys without tokens."""
+    ids = key.token_ids
+    assert isinstance(ids, TokenSequence), "a key that was received"
+    if ids.count and not ids.encoded:
+        raise ProtocolError("the key has chunk_hashes and no token_ids: chunks are found by their tokens")
+    return ids
 
 
 def _mark(segment: BlendSegment, tokens: array[int]) -> int:

@@ -26,6 +26,7 @@ from lmcache_blend.messages import (
     Found,
 )
 from lmcache_client import BlendMatch, BlendSegment, RopeTables
+from lmcache_client.engine_key import TokenSequence
 from lmcache_core import (
     Call,
     EngineKey,
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
 INDEX_SECONDS: Final = 1.0
 """That a lookup waits for the index which others use."""
 PENDING_MAX: Final = 8192
+PENDING_TOKENS_MAX: Final = 32 << 20
 PENDING_SECONDS: Final = 600.0
-"""Lookups whose answer was not fetched, and for how long; others begin anew when they are asked again."""
+"""Lookups whose answer was not fetched, tokens of their prompts (up to 5 bytes each), and for how long; others begin anew when
+they are asked again."""
 
 
 class ServerDriven:
@@ -55,6 +58,7 @@ class ServerDriven:
         self._module, self._context = module, context
         self._lock = threading.Lock()
         self._pending: OrderedDict[tuple[bytes, str], tuple[Prompt, float]] = OrderedDict()
+        self._pending_tokens = 0
         """By connection and request id, and when each was asked last."""
 
     def handlers(self) -> Sequence[Handler]:
@@ -110,6 +114,7 @@ class ServerDriven:
         module, name = self._module, (call.connection, key.request_id)
         with self._lock:
             prompt, _ = self._pending.pop(name, (None, 0.0))
+            self._pending_tokens -= _tokens(prompt.key) if prompt else 0
         if prompt is None or prompt.key != key:
             prompt = module.begin(call.connection, key, INDEX_SECONDS)
         found = self._context.storage.sparse_result(*name)
@@ -133,8 +138,14 @@ class ServerDriven:
         with self._lock:
             pending = self._pending
             pending[name] = prompt, now
-            while len(pending) > PENDING_MAX or next(iter(pending.values()))[1] < now - PENDING_SECONDS:
-                pending.popitem(last=False)
+            self._pending_tokens += _tokens(prompt.key)
+            while (
+                len(pending) > PENDING_MAX
+                or self._pending_tokens > PENDING_TOKENS_MAX
+                or next(iter(pending.values()))[1] < now - PENDING_SECONDS
+            ):
+                _, (oldest, _) = pending.popitem(last=False)
+                self._pending_tokens -= _tokens(oldest.key)
 
     def retrieve(
         self,
@@ -196,3 +207,7 @@ class ServerDriven:
                 "--supported-transfer-mode auto or lmcache_driven"
             )
         return self._context.page_movers[0]
+
+
+def _tokens(key: EngineKey) -> int:
+    return key.token_ids.count if isinstance(key.token_ids, TokenSequence) else 0

@@ -36,6 +36,8 @@ def segment_chunks(
     own, the last chunk filled up with PADDING; without a separator, the range is one segment.  Raises ProtocolError."""
     ids, start, end = key.token_ids, key.start, key.end
     assert isinstance(ids, TokenSequence), "a key that was received"
+    if ids.count and not ids.encoded:
+        raise ProtocolError("the key has chunk_hashes and no token_ids: documents are cut by their tokens")
     if not 0 <= start <= end <= ids.count:
         raise ProtocolError(f"the range {start} to {end} is not one of {ids.count} tokens")
     tokens = ids.decode()[start:end]
