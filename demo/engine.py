@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class Connector(NamedTuple):
-    """A client of the cache server, by its name in the engine, and the settings that say where the server is."""
+    """A connector by its name in the engine, and its settings: with a server, those that say where that is."""
 
     name: str
     host: str = ""
     port: str = ""
+    settings: Mapping[str, Any] = {}
 
 
 CONNECTORS = {
     "stock": Connector("LMCacheMPConnector", "lmcache.mp.host", "lmcache.mp.port"),
     "own": Connector("LMCacheNodeConnector", "lmcache.host", "lmcache.port"),
-    "in-process": Connector("LMCacheNodeConnector"),
+    "in-process": Connector("LMCacheNodeConnector", settings={"lmcache.in_process": True}),
 }
-"""The last one has no server."""
 LIKELIEST = 8
 """How many of the first token's log probabilities are reported, likeliest first."""
 
@@ -87,7 +87,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
 
     transfer = None
     connector = CONNECTORS[args.connector]
-    where = {connector.host: args.host, connector.port: args.port} if connector.host else {"lmcache.in_process": True}
+    where = {connector.host: args.host, connector.port: args.port} if connector.host else connector.settings
     if args.port is not None or not connector.host:
         transfer = KVTransferConfig(
             kv_connector=connector.name,

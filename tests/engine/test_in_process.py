@@ -98,6 +98,34 @@ def test_memory_then_disk_after_a_kill(reference: Reference, tmp_path: Path) -> 
         assert_right(from_disk, truth)
 
 
+def test_layer_by_layer(reference: Reference, tmp_path: Path) -> None:
+    """Hits of whole prompts, and of a beginning, behind which the rest is computed and stored in the same step."""
+    l2 = L2Folder(tmp_path / "kv")
+    l2.path.mkdir()
+    adapter = {"l2_adapter": [{"type": "fs", "base_path": str(l2.path)}], "plugins": ["fs"]}
+    extra = {**SMALL, "lmcache.use_layerwise": True, "lmcache.extra_config": {"server": adapter}}
+    branch = [*PROMPTS[0][:1_100], *random_prompt(72, 600)]
+    truth, branch_truth = reference.answers(PROMPTS), reference.answers([branch])
+    with engine_of(tmp_path, "first", extra) as engine:
+        cold = engine.ask(PROMPTS)
+        assert_computed(cold)
+        assert_right(cold, truth)
+        from_l1 = engine.ask(PROMPTS)
+        assert_cached(from_l1, CHUNK_TOKENS)
+        assert_right(from_l1, truth)
+        (first,) = engine.ask([branch], max_tokens=1)
+        assert first.cached_tokens == 1_100 // CHUNK_TOKENS * CHUNK_TOKENS
+        assert first.output == branch_truth[0].output[:1]
+        l2.wait_for_objects(CHUNKS + 2, timeout_seconds=60)
+        again = engine.ask([branch])
+        assert_cached(again, CHUNK_TOKENS)
+        assert_right(again, branch_truth)
+    with engine_of(tmp_path, "second", extra) as engine:
+        from_disk = engine.ask([*PROMPTS, branch])
+        assert_cached(from_disk, CHUNK_TOKENS)
+        assert_right(from_disk, [*truth, *branch_truth])
+
+
 @pytest.mark.slow
 def test_an_engine_that_ends_leaves_what_it_had_in_redis(
     redis: RedisServer, reference: Reference, tmp_path: Path
@@ -167,6 +195,9 @@ def test_two_ranks_share_one_memory(reference: Reference, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_an_environment_with_the_public_package_is_refused(tmp_path: Path) -> None:
     engine = EngineProcess(tmp_path / "log", port=None, connector="in-process", python=ENGINE_PYTHON, one_process=True)
-    with pytest.raises(ChildError), engine:
-        pass
+    try:
+        with pytest.raises(ChildError):
+            engine.start()
+    finally:
+        engine.kill()
     assert re.search(r"lmcache.in_process: this environment has the public package, lmcache \d", engine.log)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -68,10 +68,10 @@ def be_the_worker(port: int) -> None:
     """Store, and wait for a line before anything is written."""
     real = ChunkPages.gather
 
-    def gather(self: ChunkPages, tables: object, chunks: object, addresses: object) -> int:
+    def gather(self: ChunkPages, tables: Any, chunks: Any, addresses: Any, layer: int | None = None) -> int:
         print("copying", flush=True)
         sys.stdin.readline()
-        return real(self, tables, chunks, addresses)  # type: ignore[arg-type]
+        return real(self, tables, chunks, addresses, layer)
 
     with rig(port, fused_hnd(), heartbeat_seconds=0.3) as worker:
         ChunkPages.gather = gather  # type: ignore[method-assign]

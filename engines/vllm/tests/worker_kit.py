@@ -148,6 +148,10 @@ class Rig:
 
     side: WorkerSide
     paged: Paged
+    computes: Sequence[str] = ()
+    """Layers of the model, whose hooks it calls."""
+    at_layer: Callable[[str], None] = lambda name: None
+    """What the model does in each."""
     over: dict[int, int] = field(default_factory=dict)
     sent: list[str] = field(default_factory=list)
     received: list[str] = field(default_factory=list)
@@ -162,6 +166,10 @@ class Rig:
     def begin(self, plan: StepPlan) -> None:
         self.side.on_step(plan)
         self.side.start_loads(plan)
+        for name in self.computes:
+            self.side.before_layer(name)
+            self.at_layer(name)
+            self.side.after_layer(name)
         self.side.start_stores(plan)
         results = self.side.results()
         self.sent += sorted(results.finished_sending)

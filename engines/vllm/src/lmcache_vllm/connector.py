@@ -29,7 +29,7 @@ from lmcache_vllm.blend_separator import separator_tokens
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.handoffs import HandoffParams
-from lmcache_vllm.in_process import InProcessCache, ending_seconds, endpoint_of, split
+from lmcache_vllm.in_process import InProcessCache, ending_seconds, endpoint_of, is_layerwise, split
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.metrics import NodePromMetrics, NodeStats
 from lmcache_vllm.model_identity import EngineIdentity, engine_identity
@@ -142,12 +142,12 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         )
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        return self._finished(request)
+        return self._finished(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        return self._finished(request)
+        return self._finished(request, block_ids)
 
     def reset_cache(self) -> bool:
         return self._scheduling.reset_cache()
@@ -168,12 +168,13 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self._working.start_loads(self._plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """A request is computed only when all of its layers were loaded: there is nothing to wait for. Passes of blends are
-        watched here."""
+        """Without `lmcache.layerwise` a request is computed only when all of its layers were loaded, and nothing is waited for.
+        Passes of blends are watched here."""
         self._working.before_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """Stores begin when all layers were written, and run beside the next step."""
+        """Without `lmcache.layerwise` stores begin when all layers were written, and run beside the next step."""
+        self._working.after_layer(layer_name)
 
     def wait_for_save(self) -> None:
         self._working.start_stores(self._plan)
@@ -214,6 +215,11 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     # Of the class
 
     @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """A graph of whole steps calls nothing between two layers."""
+        return is_layerwise(extra_config)
+
+    @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> NodeStats | None:
         return NodeStats(data or {})
 
@@ -227,7 +233,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     ) -> KVConnectorPromMetrics:
         return NodePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
-    def _finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
+    def _finished(self, request: Request, block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         request_id, computed = request.request_id, request.status.name in _COMPUTED
         tokens = self._scheduling.handed_over(request_id, computed=computed)
         handoff = self._handoffs.read(request.kv_transfer_params, request_id)
@@ -236,7 +242,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             params = self._handoffs.write(handoff, request_id, tokens, self._scheduling.server_name)
         if (blend := self._scheduling.blend_answer(request_id)) is not None:
             params = {**(params or {}), BLEND: blend}
-        return self._scheduling.on_finished(request_id), params
+        return self._scheduling.on_finished(request_id, block_ids if computed else ()), params
 
     @property
     def _scheduling(self) -> SchedulerSide:

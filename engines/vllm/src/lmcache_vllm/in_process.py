@@ -39,6 +39,7 @@ _FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
 _ALIKE: Final = 0.8
 """As much as a slip of the pen leaves. Variables of others, as of a service that is called lmcache, are less like a key."""
 _CONNECTOR_SETTINGS: Final = {
+    "use_layerwise": "layerwise",
     "save_decode_cache": "save_decode",
     "save_unfull_chunk": "save_tail",
     "blocking_timeout_secs": "prefetch_timeout_seconds",
@@ -54,6 +55,18 @@ def split(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         return dict(extra), {}
     own = {key: value for key, value in extra.items() if not key.startswith(PREFIX) or is_known(key)}
     return own, {key.removeprefix(PREFIX): value for key, value in extra.items() if key not in own}
+
+
+def is_layerwise(extra: Mapping[str, Any]) -> bool:
+    """Whether these settings, or in this mode the cache's configuration, say so. What is wrong with them is said elsewhere."""
+    own, overrides = split(extra)
+    if not own.get(f"{PREFIX}in_process") or f"{PREFIX}layerwise" in own:
+        return own.get(f"{PREFIX}layerwise") is True
+    with suppress(ImportError, LMCacheError):
+        from lmcache_engine import LMCacheEngineConfig
+
+        return bool(LMCacheEngineConfig.from_env(os.environ, **overrides).use_layerwise)
+    return False
 
 
 def endpoint_of(engine_id: str) -> str:

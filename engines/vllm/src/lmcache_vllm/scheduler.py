@@ -61,6 +61,14 @@ class SchedulerSide:
         self._saves_decode = settings.save_decode
         self._tail_blocks = block_span(self._groups) if settings.save_tail else 0
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
+        # Failed blocks of a step are named one by one, which says enough with one table that is needed from its start.
+        self._by_layer = settings.layerwise and len(self._groups) == 1 and not self._frees_early
+        if settings.layerwise and not self._by_layer:
+            logger.warning("layers are not loaded one by one: this model has several KV cache groups, or a window")
+        self._layer_loads: dict[int, tuple[str, int]] = {}
+        self._workers = workers
+        self._planned_layer_loads: list[Transfer] = []
+        self._late_stores: list[Transfer] = []
         self._counters = Counters()
         self._blends = BlendRequests(settings, port, self._counters, clock, workers, separator)
         self._lookups = SchedulerLookups(
@@ -106,7 +114,7 @@ class SchedulerSide:
             return state.blend_end - computed, True
         # Of a whole prompt the last token is computed: its output is what is asked for.
         needed = found - computed - (found == len(state.facts.tokens))
-        return (needed, True) if needed >= self._least else (0, False)
+        return (needed, not self._by_layer) if needed >= self._least else (0, False)
 
     # When vLLM has given it blocks
 
@@ -137,7 +145,7 @@ class SchedulerSide:
                 self._lookups.free(lookup, 0, found)
             return
         self._counters.add("used_tokens", external)
-        state.loading = True
+        state.loading = not self._by_layer
         if state.blend_end:  # vLLM takes all of it for loaded, whatever has become of the server since
             self._begin_blend(state, lookup, block_table, state.blend_end)
             return
@@ -146,7 +154,12 @@ class SchedulerSide:
         self._lookups.free(lookup, 0, start)
         self._lookups.free(lookup, end, found)
         ids = block_slices.to_load(block_table, self._groups, start, end, state.computed, chunk)
-        self._planned_loads.append(self._transfer(state, self._ledger.new_id(), start, end, chunk, ids))
+        load = self._transfer(state, self._ledger.new_id(), start, end, chunk, ids)
+        if not self._by_layer:
+            self._planned_loads.append(load)
+            return
+        self._layer_loads[load.id] = request_id, self._workers
+        self._planned_layer_loads.append(load)
 
     def _begin_blend(self, state: RequestState, lookup: Lookup, block_table: BlockTable, end: int) -> None:
         (blocks,), (group,) = block_table, self._groups
@@ -166,10 +179,28 @@ class SchedulerSide:
         for request_id in step.scheduled:
             if state := self._states.get(request_id):
                 state.ran = True
-        stores = tuple(self._planned_stores(step, server)) if server and self._stores else ()
+        stores = tuple(self._planned_stores(step, server)) if server and self._stores and self._may_store else ()
         loads, self._planned_loads = tuple(self._planned_loads), []
         finishing, self._finishing = tuple(self._finishing), []
-        return StepPlan(loads, stores, fence, finishing, *self._blends.plan(), idle=not step.scheduled)
+        by_layer, self._planned_layer_loads = tuple(self._planned_layer_loads), []
+        late, self._late_stores = tuple(self._late_stores), []
+        return StepPlan(
+            loads,
+            late if self._by_layer else stores,
+            fence,
+            finishing,
+            *self._blends.plan(),
+            layer_loads=by_layer,
+            layer_stores=stores if self._by_layer else (),
+            idle=not step.scheduled,
+        )
+
+    @property
+    def _may_store(self) -> bool:
+        """What is computed in a step whose load may fail on another worker, or in the one behind it, is not stored before that
+        is known. A worker alone stores nothing of a step in which its own load fails."""
+        own = {load.id for load in self._planned_layer_loads} if self._workers == 1 else set()
+        return self._layer_loads.keys() <= own
 
     def _fence(self, step: StepFacts) -> frozenset[int]:
         """Stores whose blocks others may write in this step. They are over when it begins, by the workers' promise, and
@@ -322,6 +353,7 @@ class SchedulerSide:
         if report is None:
             return
         self._use_names(report.model_names)
+        self._note_layer_loads(report)
         for store, request_id in self._ledger.note(report):
             self._given.store_over(request_id, store)
             if state := self._states.get(request_id):
@@ -331,6 +363,12 @@ class SchedulerSide:
                 state.may_look_up = False  # it would find the same again
                 if state.lookup and state.lookup.hit_tokens:  # what the worker did not come for
                     self._lookups.free(state.lookup, 0, state.lookup.hit_tokens)
+
+    def _note_layer_loads(self, report: WorkerReport) -> None:
+        for number in report.over.keys() & self._layer_loads.keys():
+            request_id, left = self._layer_loads.pop(number)
+            if left > report.over[number]:
+                self._layer_loads[number] = request_id, left - report.over[number]
 
     def _use_names(self, reported: frozenset[str]) -> None:
         """Look up under the model name that the workers registered under. Nothing is cached where they differ: a lookup
@@ -366,12 +404,16 @@ class SchedulerSide:
         state = self._states.get(request_id)
         return None if state is None else self._blends.answer(state)
 
-    def on_finished(self, request_id: str) -> bool:
-        """Whether vLLM has to keep the request's blocks because stores read them; workers tell it when they are over."""
+    def on_finished(self, request_id: str, table: BlockTable = ()) -> bool:
+        """Whether vLLM has to keep the request's blocks because stores read them; workers tell it when they are over. `table`:
+        its blocks, if its prompt was computed."""
         self._lookups.not_early(request_id)
-        state = self._states.pop(request_id, None)
+        state = self._states.get(request_id)
         if state is None:
             return False
+        if self._layer_loads and table and (server := self._server) and self._stores:
+            self._store_late(state, table, server)
+        del self._states[request_id]
         self._blends.count(state)
         self._blends.cancel(request_id)
         if state.loading:
@@ -382,6 +424,15 @@ class SchedulerSide:
             self._finishing.append(request_id)
         return bool(state.stores)
 
+    def _store_late(self, state: RequestState, table: BlockTable, server: Server) -> None:
+        """The step that loaded for it has computed it, too: vLLM does not end a request whose load failed."""
+        state.use_server(server)
+        chunk = server.chunk_tokens
+        end = self._stored_now(state, state.facts.prompt_tokens, chunk)
+        if state.stored < end:
+            start, state.stored = state.stored // chunk * chunk, end
+            self._late_stores += self._stores_of(state, table, start, end, chunk)
+
     def reset_cache(self) -> bool:
         """Drop what the server has. Waits for its answer for a few seconds; False if none came, and while workers store
         or load: what they are at would be there again afterwards, or is of before."""
@@ -389,6 +440,7 @@ class SchedulerSide:
             if not state.allocated:
                 self._lookups.forget(state)
         loading = {request_id for request_id, state in self._states.items() if state.loading} | self._ending
+        loading |= {request_id for request_id, _ in self._layer_loads.values()}
         cleared, busy = self._port.clear(), self._ledger.requests() | loading
         if busy:
             logger.warning(

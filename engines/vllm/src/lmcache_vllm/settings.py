@@ -41,6 +41,8 @@ class Settings:
     """Number of requests that are looked up while they still wait in vLLM's queue; what is found is held for them."""
     min_retrieve_tokens: int = 0
     """A request that would load fewer tokens loads none."""
+    layerwise: bool = False
+    """Load inside of the step, layer by layer, and copy each layer when it is computed."""
     save_decode: bool = False
     """Store what a model generated as well, not only prompts."""
     save_tail: bool = False
@@ -71,6 +73,12 @@ class Settings:
     """Store what blends computed over KV that is not exact, under a name of its own, for the next turn of a conversation."""
     blend_special_str: str | tuple[int, ...] = ""
     """What is between the documents of a prompt, as text or as token ids; empty: prompts are not cut."""
+
+    def __post_init__(self) -> None:
+        if self.layerwise and self.blend != "off":
+            raise ValueError(
+                "'lmcache.layerwise' does not go with 'lmcache.blend', whose passes have steps of their own"
+            )
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -254,6 +262,7 @@ _READERS: Final = {
     "heartbeat_seconds": _seconds,
     "eager_lookups": _count,
     "min_retrieve_tokens": _count,
+    "layerwise": _flag,
     "save_decode": _flag,
     "save_tail": _flag,
     "pd_role": _pd_role,

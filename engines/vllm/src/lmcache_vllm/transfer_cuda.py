@@ -58,7 +58,10 @@ class DeviceCopier:
         wait: Callable[[], None] = event.synchronize
         return wait
 
-    def gather(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int:
+    def gather(
+        self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int], layers: range | None = None
+    ) -> int:
+        assert layers is None, "`ChunkPages` asks copiers of devices for whole chunks"
         pages, torch = self._pages[id(group)], self._torch
         _check(group, blocks, chunks)
         with self._running(self._streams[0]) as stream:
@@ -76,7 +79,10 @@ class DeviceCopier:
                 stream.synchronize()
         return int(staged.numel()) * int(staged.element_size()) // len(blocks) * (len(blocks) - len(absent))
 
-    def scatter(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int:
+    def scatter(
+        self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int], layers: range | None = None
+    ) -> int:
+        assert layers is None, "`ChunkPages` asks copiers of devices for whole chunks"
         pages, torch = self._pages[id(group)], self._torch
         _check(group, blocks, chunks)
         wanted = [place for place, block in enumerate(blocks) if block != _NO_BLOCK]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator, Sequence
 
 from lmcache_client import COMMIT_RETRIEVE, LMCacheError, NoAnswerError, PrepareRetrieveReply
+from lmcache_vllm.layerwise import LayerProgress
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_registration import Registration
 from lmcache_vllm.transfer_session import ServerSession
@@ -14,9 +16,11 @@ from lmcache_vllm.transfer_task import CancelledError, Outcome, TransferTask
 logger = logging.getLogger(__name__)
 
 
-def load(task: TransferTask, session: ServerSession, placement: Placement) -> Outcome:
+def load(
+    task: TransferTask, session: ServerSession, placement: Placement, progress: LayerProgress | None = None
+) -> Outcome:
     """Load all chunks of a transfer. Waits for the server; raises nothing because of it. A chunk counts as loaded only
-    when all of its blocks were written while the server held it."""
+    when all of its blocks were written while the server held it. `progress`: of layers that are loaded one by one."""
     everything = range(task.chunks)
     with session.use() as registration:
         if registration is None:
@@ -32,7 +36,7 @@ def load(task: TransferTask, session: ServerSession, placement: Placement) -> Ou
                 if not reply.success:
                     return Outcome(failure="missing", failed_chunks=everything)
                 registration.heard(asked)
-                return _read(task, registration, reply)
+                return _read(task, registration, reply, progress)
             finally:
                 registration.channel.tell(COMMIT_RETRIEVE, key, registration.instance_id)
         except NoAnswerError as error:
@@ -47,19 +51,36 @@ def load(task: TransferTask, session: ServerSession, placement: Placement) -> Ou
             raise
 
 
-def _read(task: TransferTask, registration: Registration, reply: PrepareRetrieveReply) -> Outcome:
+def _copies(
+    task: TransferTask, registration: Registration, progress: LayerProgress | None
+) -> Iterator[tuple[Sequence[int], int | None]]:
+    """Chunks, and the number of a layer, which are copied at once."""
+    chunks = range(task.chunks)
+    if progress is None:
+        yield from ((batch, None) for batch in registration.pages.batches(chunks))
+    else:
+        yield from ((chunks, layer) for layer in range(registration.pages.layers))
+
+
+def _read(
+    task: TransferTask, registration: Registration, reply: PrepareRetrieveReply, progress: LayerProgress | None
+) -> Outcome:
     slots = reply.context.slots
     if not isinstance(slots, tuple) or len(slots) != task.chunks:
         raise ValueError(f"the server gave {slots!r:.100} for {task.chunks} chunks")
     addresses = registration.addresses(slots)
     moved, done, failure = 0, 0, ""
     try:
-        for batch in registration.pages.batches(range(task.chunks)):
+        for batch, layer in _copies(task, registration, progress):
             with task.touching():
                 moved += registration.pages.scatter(
-                    task.transfer.block_ids, batch, [addresses[chunk] for chunk in batch]
+                    task.transfer.block_ids, batch, [addresses[chunk] for chunk in batch], layer
                 )
-            done += len(batch)
+            if progress is not None and layer is not None:
+                progress.reach(layer + 1)
+            else:
+                done += len(batch)
+        done = task.chunks
     except CancelledError:
         failure = "cancelled"
     except OSError as error:

@@ -21,9 +21,13 @@ class Copier(Protocol):
     them. The bytes are there when it returns. Raises ValueError for what does not fit, before anything is copied, and
     OSError for memory that has vanished."""
 
-    def gather(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int: ...
+    def gather(
+        self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int], layers: range | None = None
+    ) -> int: ...
 
-    def scatter(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int: ...
+    def scatter(
+        self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int], layers: range | None = None
+    ) -> int: ...
 
     def attach(self, address: int, length: int) -> None:
         """Chunks will lie in this memory."""
@@ -42,11 +46,15 @@ class HostCopier:
     def __init__(self, threads: int = 1) -> None:
         self._pages = PageCopier(threads)
 
-    def gather(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int:
-        return self._pages.gather(group.paged, group.bases, blocks, chunks)
+    def gather(
+        self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int], layers: range | None = None
+    ) -> int:
+        return self._pages.gather(group.paged, group.bases, blocks, chunks, layers=layers)
 
-    def scatter(self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> int:
-        return self._pages.scatter(group.paged, group.bases, blocks, chunks)
+    def scatter(
+        self, group: PageGroup, blocks: Sequence[int], chunks: Sequence[int], layers: range | None = None
+    ) -> int:
+        return self._pages.scatter(group.paged, group.bases, blocks, chunks, layers=layers)
 
     def attach(self, address: int, length: int) -> None:
         """Nothing has to be prepared."""
@@ -82,6 +90,14 @@ class ChunkPages:
             self._regions.append(_Region(group, group.paged.blocks_per_chunk(chunk_tokens), offset))
             offset += layout.payload_bytes
         self.payload_bytes = offset
+        places = {
+            name: (region, range(number, number + 1))
+            for region in self._regions
+            for number, name in enumerate(region.group.layer_names)
+        }
+        self._layers = [places[name] for name in layer_order(caches)]
+        self.layers = len(self._layers) if isinstance(copier, HostCopier) else 1
+        """In how many parts a chunk can be copied."""
 
     def check(self, tables: Sequence[Sequence[int]], chunks: int) -> None:
         """Raises ValueError unless every table that is used has block ids for exactly `chunks` chunks."""
@@ -97,26 +113,41 @@ class ChunkPages:
         for start in range(0, len(chunks), size):
             yield chunks[start : start + size]
 
-    def gather(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
+    def gather(
+        self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int], layer: int | None = None
+    ) -> int:
         """Copy chunks out of their blocks, zeros for `NO_BLOCK`. `chunks` are counted from the start of the tables,
-        `addresses` where each of them belongs. Raises ValueError for a null block: its chunk would have a hole."""
+        `addresses` where each of them belongs. `layer`: only this one of `layers`, in `layer_order`. Raises ValueError for a
+        null block: its chunk would have a hole."""
         moved = 0
-        for region in self._regions:
+        for region, layers in self._parts(layer):
             blocks = _blocks(tables, region, chunks)
             if NULL_BLOCK in blocks:
                 raise ValueError(f"table {region.group.table} has a null block among {blocks}")
             objects = [address + region.offset for address in addresses]
-            moved += self.copier.gather(region.group, blocks, objects)
+            moved += self.copier.gather(region.group, blocks, objects, layers)
         return moved
 
-    def scatter(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
-        """Copy chunks into their blocks, those that are null left out."""
+    def scatter(
+        self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int], layer: int | None = None
+    ) -> int:
+        """Copy chunks into their blocks, those that are null left out. `layer`: as in `gather`."""
         moved = 0
-        for region in self._regions:
+        for region, layers in self._parts(layer):
             blocks = [NO_BLOCK if block == NULL_BLOCK else block for block in _blocks(tables, region, chunks)]
             objects = [address + region.offset for address in addresses]
-            moved += self.copier.scatter(region.group, blocks, objects)
+            moved += self.copier.scatter(region.group, blocks, objects, layers)
         return moved
+
+    def _parts(self, layer: int | None) -> Sequence[tuple[_Region, range | None]]:
+        whole = layer is None or self.layers == 1
+        return [(region, None) for region in self._regions] if whole else [self._layers[layer or 0]]
+
+
+def layer_order(caches: KVCaches) -> list[str]:
+    """Names of the layers that have pages, in the order in which the model has them."""
+    known = {name for group in caches.groups for name in group.layer_names}
+    return [name for name in caches.tensors if name in known]
 
 
 def _blocks(tables: Sequence[Sequence[int]], region: _Region, chunks: Sequence[int]) -> list[int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lmcache_client import ABANDON_STORE, EngineKey, LMCacheError, NoAnswerError, PrepareStoreReply
 from lmcache_vllm.blend_store import SegmentGather
+from lmcache_vllm.layerwise import LayerProgress
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_registration import Registration
 from lmcache_vllm.transfer_session import ServerSession
@@ -29,10 +31,11 @@ def store(
     placement: Placement,
     after_reading: Callable[[], None],
     rows: BlendPages | None = None,
+    progress: LayerProgress | None = None,
 ) -> Outcome:
     """Store the chunks of a transfer that the server does not have yet. Waits for the server; raises nothing because of
     it. `after_reading` is called as soon as the blocks are not needed any more, once, if they were read to the end. `rows`: the
-    same pages, token by token, which segments need.
+    same pages, token by token, which segments need. `progress`: of the model, which writes the layers meanwhile.
 
     A chunk is published only when all of it was copied: whatever goes wrong gives the lease back instead.
     """
@@ -54,7 +57,8 @@ def store(
             reply = registration.channel.prepare_store(key, registration.instance_id)
             if reply.context.slots:
                 registration.heard(asked)
-            return _fill(task, registration, key, reply, gather, after_reading)
+            copy = _gather if progress is None else partial(_gather_layers, progress)
+            return _fill(task, registration, key, reply, gather, after_reading, copy)
         except NoAnswerError as error:
             logger.warning("a store was not answered request=%s reason=%s", task.transfer.request_id, error)
             session.suspect(registration)
@@ -74,6 +78,7 @@ def _fill(
     reply: PrepareStoreReply,
     gather: Gather,
     after_reading: Callable[[], None],
+    copy: Callable[[TransferTask, Registration, dict[int, int], Gather], int],
 ) -> Outcome:
     slots, indexes = reply.context.slots, reply.context.chunk_indices
     if not isinstance(slots, tuple) or not isinstance(indexes, tuple) or not slots:
@@ -83,7 +88,7 @@ def _fill(
         places = dict(zip(indexes, registration.addresses(slots), strict=True))
         if len(places) != len(slots) or not all(0 <= chunk < task.chunks for chunk in places):
             raise ValueError(f"the server asked for the chunks {indexes} of {task.chunks}")
-        moved = _gather(task, registration, places, gather)
+        moved = copy(task, registration, places, gather)
     except CancelledError:
         failure = "cancelled"
     except TimeoutError:
@@ -108,4 +113,21 @@ def _gather(task: TransferTask, registration: Registration, places: dict[int, in
             if registration.is_fenced:
                 raise TimeoutError
             moved += gather(task.transfer.block_ids, batch, [places[chunk] for chunk in batch])
+    return moved
+
+
+def _gather_layers(
+    progress: LayerProgress, task: TransferTask, registration: Registration, places: dict[int, int], gather: Gather
+) -> int:
+    """As `_gather`, each layer as soon as the model has written it. Raises CancelledError where it does not come to that."""
+    moved, chunks = 0, sorted(places)
+    for layer in range(registration.pages.layers):
+        if not progress.wait(layer + 1):
+            raise CancelledError
+        with task.touching():
+            if registration.is_fenced:
+                raise TimeoutError
+            moved += registration.pages.gather(
+                task.transfer.block_ids, chunks, [places[chunk] for chunk in chunks], layer
+            )
     return moved

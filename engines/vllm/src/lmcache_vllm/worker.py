@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lmcache_kv_layout import LayoutError
 from lmcache_vllm.blend_load import load_blend
 from lmcache_vllm.kv_caches import KVCaches, WithOrder
+from lmcache_vllm.layerwise import LayerLoad, LayerProgress, LayerTransfers
 from lmcache_vllm.metadata import (
     BlendCancel,
     BlendLoad,
@@ -27,7 +28,7 @@ from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_copiers import copier_for
 from lmcache_vllm.transfer_load import load
-from lmcache_vllm.transfer_pages import ChunkPages, Copier
+from lmcache_vllm.transfer_pages import ChunkPages, Copier, HostCopier, layer_order
 from lmcache_vllm.transfer_session import ServerSession
 from lmcache_vllm.transfer_store import store
 from lmcache_vllm.transfer_task import Outcome, TransferTask
@@ -96,6 +97,7 @@ class WorkerSide:
         self._identity = identity
         self._with_order = with_order
         self._board = TransferBoard()
+        self._layers = LayerTransfers((), 1)
         self._loading = TransferThread("lmcache-load")
         self._storing = TransferThread("lmcache-store")
         self._link: _Link | None = None
@@ -130,6 +132,8 @@ class WorkerSide:
         )
         self._link = _Link(session, copier)
         self._caches = caches
+        names = layer_order(caches)
+        self._layers = LayerTransfers(names, len(names) if isinstance(copier, HostCopier) else 1)
         session.start(0.0 if self._settings.in_process else START_SECONDS)  # that cache is opened after this
 
     def bind_model_runner(self, runner: Any) -> None:
@@ -169,6 +173,7 @@ class WorkerSide:
             self._board.begin_load(task)
             if not self._usable or not self._loading.submit(self._load_of(task)):
                 self._load_ended(task, Outcome(failure="no_server", failed_chunks=range(task.chunks)), 0.0)
+        self._start_layers(plan)
         for order in plan.blend_loads:
             self._begin_blend(order)
         if plan.blends:
@@ -178,11 +183,45 @@ class WorkerSide:
 
     def before_layer(self, name: str) -> None:
         """K and V of this layer are written, its attention is next. Raises an exception of blend_pass.py where a pass ends."""
+        self._layers.before(name)
         if self._blending is not None:
             self._blending.before_layer(name)
 
+    def after_layer(self, name: str) -> None:
+        """Its attention is over."""
+        self._layers.after(name, self._mark)
+
+    def _start_layers(self, plan: StepPlan) -> None:
+        for transfer in plan.layer_loads:
+            layered = LayerLoad(TransferTask(transfer, self._mark()), self._settings.timeout_seconds)
+            self._layers.loads.append(layered)
+            if not self._usable or not self._loading.submit(self._layer_load_of(layered)):
+                layered.progress.end()
+        if not self._placement.writes:
+            self._board.not_stored_here(plan.layer_stores)
+            return
+        for transfer in plan.layer_stores:
+            task, progress = TransferTask(transfer), LayerProgress()
+            self._board.begin_store(task)
+            self._layers.stores.append((task, progress))
+            if not self._usable or not self._storing.submit(self._store_of(task, progress)):
+                self._store_ended(task, Outcome(failure="no_server" if not self._usable else "behind"), 0.0)
+
+    def _end_layers(self) -> None:
+        loads = self._layers.end_loads()
+        for ended, outcome in loads:
+            transfer = ended.task.transfer
+            self._board.count("load", outcome, ended.task.seconds)
+            self._board.layer_load_over(
+                transfer, _blocks_of(transfer, range(transfer.chunks)) if outcome.failure else set()
+            )
+        stores = self._layers.written(self._mark, right=not any(outcome.failure for _, outcome in loads))
+        for task in self._board.wait_for_stores(stores, COPY_SECONDS):
+            task.cancel()
+
     def start_stores(self, plan: StepPlan) -> None:
         """After the forward pass: the blocks of these stores hold what is to be stored."""
+        self._end_layers()
         self._step_seconds = time.monotonic() - self._step_began
         self._board.finish(plan.finishing)
         if not self._placement.writes:
@@ -217,6 +256,7 @@ class WorkerSide:
         was notified."""
         self._storing.stop()
         self._loading.stop()
+        self._layers.abandon()
         if self._usable:
             self._board.wait_for_stores(self._board.stores(), DRAIN_SECONDS)
         for task in [*self._board.stores(), *self._board.loads()]:
@@ -295,6 +335,10 @@ class WorkerSide:
 
         return run
 
+    def _layer_load_of(self, layered: LayerLoad) -> Callable[[], None]:
+        task, progress = layered.task, layered.progress
+        return lambda: layered.run(lambda: load(task, self._session, self._placement, progress))
+
     def _blend_load_of(self, order: BlendLoad, task: TransferTask) -> Callable[[], None]:
         def run() -> None:
             blending, started = self._blending, time.monotonic()
@@ -311,7 +355,7 @@ class WorkerSide:
 
         return run
 
-    def _store_of(self, task: TransferTask) -> Callable[[], None]:
+    def _store_of(self, task: TransferTask, progress: LayerProgress | None = None) -> Callable[[], None]:
         def run() -> None:
             session = self._session
             started = time.monotonic()
@@ -322,6 +366,7 @@ class WorkerSide:
                     self._placement,
                     lambda: self._board.store_read(task.transfer),
                     self._blending.pages if self._blending is not None else None,
+                    progress,
                 )
             except Exception:  # its blocks wait for it: they must be given back, and the thread must live
                 logger.exception("a store failed request=%s", task.transfer.request_id)

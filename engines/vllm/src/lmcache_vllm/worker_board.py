@@ -99,6 +99,14 @@ class TransferBoard:
             elif failed_blocks:
                 self._load_failed.add(transfer.request_id)
 
+    def layer_load_over(self, transfer: Transfer, failed_blocks: set[int]) -> None:
+        """One of those that a step has to itself: nobody waits for it."""
+        with self._changed:
+            self._over[transfer.id] += 1
+            if failed_blocks:
+                self._failed_loads.add(transfer.request_id)
+                self._failed_blocks |= failed_blocks
+
     def wait_for_a_load(self, seconds: float) -> None:
         """Until a load is over, if there is one."""
         with self._changed:
