@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,10 +160,10 @@ def test_a_partly_copied_load_names_what_is_not_there(running: ServerProcess, mo
     monkeypatch.setattr("lmcache_vllm.transfer_pages.BATCH_BYTES", 1)
     real = ChunkPages.scatter
 
-    def third_fails(self: ChunkPages, tables: object, chunks: list[int], addresses: object) -> int:
+    def third_fails(self: ChunkPages, tables: Any, chunks: list[int], addresses: Any, layer: int | None = None) -> int:
         if list(chunks) == [2]:
             raise OSError("a page is gone")
-        return real(self, tables, chunks, addresses)  # type: ignore[arg-type]
+        return real(self, tables, chunks, addresses, layer)
 
     with rig(running.port, fused_hnd()) as worker:
         worker.store(transfer(TOKENS, BLOCKS))
