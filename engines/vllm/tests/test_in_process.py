@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from demo.shared_memory import unmapped_files
 from engines.vllm.tests.test_worker_transfers import TOKENS
 from engines.vllm.tests.worker_kit import CHUNK_TOKENS, fused_hnd, rig, transfer, until
 from lmcache_client import EngineChannel
@@ -45,10 +46,6 @@ def cache() -> Iterator[InProcessCache]:
 def open_cache(overrides: Mapping[str, Any] = SMALL, url: str = "", workers: int = 1) -> InProcessCache:
     in_process._ending_since.clear()
     return InProcessCache(overrides, url or endpoint_of("engine"), workers=workers, block_tokens=4)
-
-
-def segment() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("lmcache-l1-")}
 
 
 def test_a_worker_stores_and_loads_and_nothing_has_a_name(cache: InProcessCache) -> None:
@@ -181,12 +178,12 @@ def test_bad_input_is_refused_by_name(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    before, threads = segment(), len(os.listdir("/proc/self/task"))
+    before, threads = unmapped_files(), len(os.listdir("/proc/self/task"))
     with pytest.raises(ValueError) as raised:
         open_cache({**SMALL, **overrides})
     assert str(raised.value).startswith("lmcache.in_process: ")
     assert says in str(raised.value)
-    assert segment() == before
+    assert unmapped_files() <= before
     assert until(lambda: len(os.listdir("/proc/self/task")) <= threads)
 
 
@@ -196,10 +193,10 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused_and_leaves_nothing(
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    before = segment()
+    before = unmapped_files()
     with pytest.raises(ValueError, match=r"lmcache.in_process: .*cannot be opened"):
         open_cache()
-    assert segment() == before
+    assert unmapped_files() <= before
 
 
 def test_the_public_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

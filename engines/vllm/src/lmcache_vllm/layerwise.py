@@ -28,7 +28,7 @@ class LayerProgress:
         self._over = False
 
     def reach(self, layers: int, after: Callable[[], None] | None = None) -> None:
-        """So many are done, for the device when `after` returns."""
+        """The first `layers` are done, for the device when `after` returns."""
         with self._changed:
             if layers > self._done:
                 self._done, self._after = layers, after
@@ -41,7 +41,7 @@ class LayerProgress:
             self._changed.notify_all()
 
     def wait(self, layers: int, seconds: float | None = None) -> bool:
-        """Whether so many are done, in time and before the end."""
+        """Whether the first `layers` are done, in time and before the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or self._done >= layers, seconds)
             is_done, after = self._done >= layers, self._after
@@ -77,7 +77,7 @@ class LayerLoad:
             self.progress.end()
 
     def wait(self, layers: int) -> None:
-        """Until so many layers are there, or it is known that they will not be."""
+        """Until the first `layers` are there, or it is known that they will not be."""
         self._late = self._late or not (self.progress.wait(layers, self._patience) or self.progress.wait_over(0.0))
         self._waited = max(self._waited, layers)
 
@@ -95,7 +95,7 @@ class LayerTransfers:
     """Those of the step that runs. The model's thread calls everything."""
 
     def __init__(self, names: Sequence[str], layers: int) -> None:
-        """`names`: of all layers, in their order. `layers`: in which so many copies are made: 1, or one for each of them."""
+        """`names`: of all layers, in their order. `layers`: in how many parts they are copied: 1, or one for each of them."""
         self._numbers = {name: number for number, name in enumerate(names)}
         self._layers = layers
         self.loads: list[LayerLoad] = []
