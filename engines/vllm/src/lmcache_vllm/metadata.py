@@ -166,8 +166,8 @@ class StepPlan:
     blend_cancels: tuple[BlendCancel, ...] = ()
     """Before anything else of this step writes blocks."""
     layer_loads: tuple[Transfer, ...] = ()
-    """To be loaded inside of this step, each layer before its attention. Nobody waits for them outside: a request goes on in
-    this step, and is named in nothing but failed blocks and the report."""
+    """To be loaded inside of this step, each layer before its attention. A request goes on in this step: it is named in
+    nothing but failed blocks and the report."""
     layer_stores: tuple[Transfer, ...] = ()
     """As `stores`, each layer copied when its attention is over. A worker stores none of them where one of `layer_loads` fails;
     with several workers no step has both."""
