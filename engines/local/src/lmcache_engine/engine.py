@@ -6,6 +6,7 @@ import itertools
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ _CALLS: Final = b"calls"
 _PINS: Final = b"pins"
 """Two connections of lookups, so that no lookup id replaces one of a call's."""
 _ARGUMENTS: Final = ("slot_mapping", "kvcaches", "request_configs", "hashes", "offsets", "req_id")
+_HEALTH_SECONDS: Final = 1.0
 _WAIT_SHARE: Final = 2.0
 """A lookup ends by itself at its own deadline; this much later it counts as lost."""
 
@@ -77,6 +79,7 @@ class LMCacheEngine:
         self._frozen = False
         self._is_hot = bool(config.local_cpu) or self._has_tiers
         self._in_memory = config.asks_memory_alone()
+        self._health = -_HEALTH_SECONDS, False
         self._pins = Pins(config.pin_timeout_sec, config.pin_check_interval_sec)
 
     def post_init(self, kvcaches: Any = None) -> None:
@@ -196,7 +199,11 @@ class LMCacheEngine:
     # --- about it
 
     def is_healthy(self) -> bool:
-        return not self._is_closed and self._cache.healthy
+        """As of at most a second ago."""
+        now = time.monotonic()
+        if now - self._health[0] > _HEALTH_SECONDS:
+            self._health = now, not self._is_closed and self._cache.healthy
+        return not self._is_closed and bool(self._cache) and self._health[1]
 
     def health(self) -> int:
         """0 where it is healthy."""
@@ -217,6 +224,8 @@ class LMCacheEngine:
     # --- inside
 
     def _asks_memory_alone(self, search_range: Sequence[str] | None) -> bool:
+        if search_range is None:
+            return self._in_memory
         try:
             return self.config.asks_memory_alone(search_range)
         except LMCacheError as error:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from lmcache_client.engine_key import PADDING, TokenSequence, encode_tokens
+import msgspec
+
+from lmcache_client.engine_key import PADDING, TokenSequence, array_header, encode_tokens
 from lmcache_client.external_hashes import ExternalHashes
 from lmcache_client.hash_chain import Blake3Chain, Sha256CborChain, read_prompt
 from lmcache_engine.config import LMCacheEngineConfig
 from lmcache_engine.keys import SALT, CacheEngineKey
 from lmcache_engine.metadata import LMCacheMetadata
 from lmcache_kv_identity import approximate_name, split_segments
+
+_PADDING: Final = b"\xce" + PADDING.to_bytes(4, "big")
+"""A padding token as it is encoded; no other token has its bytes."""
+
+_encode = msgspec.msgpack.Encoder().encode
 
 Tokens = Any
 """Token ids: a list, or a tensor or array of one dimension."""
@@ -25,14 +32,29 @@ class Hasher(Protocol):
 
 def token_list(tokens: Tokens) -> list[int]:
     """Raises ValueError unless they are integers in one dimension."""
-    values = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+    values = _listed(tokens)
     if not all(map(int.__instancecheck__, values)):
-        raise ValueError(
-            f"tokens are integers in one dimension, not {next(each for each in values if not isinstance(each, int))!r:.80}"
-        )
-    if PADDING in values:
-        raise ValueError(f"token {PADDING} cannot be a model's: it marks what a last chunk lacks")
+        wrong = next(each for each in values if not isinstance(each, int))
+        raise ValueError(f"tokens are integers in one dimension, not {wrong!r:.80}")
     return values
+
+
+def _listed(tokens: Tokens) -> list[int]:
+    """A list is itself: prompts are long."""
+    if isinstance(tokens, list):
+        return tokens
+    found: list[int] = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+    return found
+
+
+def _sequence(tokens: Tokens, salt: str) -> TokenSequence:
+    """Not looked at one by one: the hasher refuses what cannot be a token id.  Raises ValueError for what cannot be encoded."""
+    try:
+        encoded = memoryview(_encode(_listed(tokens)))
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"tokens are integers of at most 64 bits in one dimension: {error}") from None
+    count, header = array_header(encoded)
+    return TokenSequence(count, encoded[header:], salt)
 
 
 def read_hashes(hashes: Sequence[bytes | int], offsets: Sequence[int] | None, chunk_tokens: int) -> ExternalHashes:
@@ -73,17 +95,16 @@ class ChunkedTokenDatabase:
 
     def chunk_hashes(self, tokens: Tokens, salt: str = "") -> Sequence[bytes]:
         """Of all chunks.  Raises ValueError for what is not token ids."""
-        ids = token_list(tokens)
-        end = self.covered(len(ids))
+        sequence = _sequence(tokens, salt)
+        if _PADDING in bytes(sequence.encoded):
+            token_list(tokens)
+            raise ValueError(f"token {PADDING} cannot be a model's: it marks what a last chunk lacks")
+        end = self.covered(sequence.count)
         if lacking := -end % self.chunk_size:
-            ids = [*ids[:end], *[PADDING] * lacking]
-        try:
-            sequence = TokenSequence.of(encode_tokens(ids), salt)
-            if self.hasher is not None:
-                return self.hasher.chunk_hashes(sequence, len(ids))
-            return self._chain.extend([], sequence.encoded, 0, len(ids))[0]
-        except OverflowError:
-            raise ValueError("a token id has more than 64 bits") from None
+            sequence = _sequence([*_listed(tokens)[:end], *[PADDING] * lacking], salt)
+        if self.hasher is not None:
+            return self.hasher.chunk_hashes(sequence, sequence.count)
+        return self._chain.extend([], sequence.encoded, 0, sequence.count)[0]
 
     def first_chunk(self, mask: Any, tokens: int) -> int:
         """How many chunks the falses at the beginning of a mask leave out.  Raises ValueError for a mask of another form."""

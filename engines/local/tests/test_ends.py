@@ -1,0 +1,68 @@
+"""How an engine's process ends: nothing is left behind, and nothing is printed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OPENED = """
+import torch
+from engines.local.tests.parts import CHUNK, config, fill, kv_cache, metadata, slots
+from lmcache_engine import CreateGPUConnector, EngineType, LMCacheEngineBuilder
+TOKENS = list(range(4 * CHUNK))
+def opened(**changes):
+    made, about = config(**changes), metadata()
+    pages = CreateGPUConnector(made, about, EngineType.VLLM, {"kv_layout": "HND"})
+    engine = LMCacheEngineBuilder.get_or_create("e", made, about, pages)
+    engine.post_init(kvcaches=kv_cache())
+    engine.store(TOKENS, slot_mapping=slots(range(8)))
+    return engine
+"""
+SHARED = '{"server": {"l1_shared_memory": True}}'
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", OPENED + script], capture_output=True, text=True, timeout=120, cwd=ROOT, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "engine = opened()",
+        "engine = opened(); engine.close()",
+        "engine = opened(); storing = engine.store_layer([7] * CHUNK, slot_mapping=slots(range(2))); next(storing)",
+        "engine = opened(); reading = engine.retrieve_layer(TOKENS, slot_mapping=slots(range(8))); next(reading)",
+        "engine = opened(); assert engine.lookup(TOKENS, pin=True, lookup_id='a') == len(TOKENS)",
+        f"engine = opened(extra_config={SHARED}); engine.close()",
+    ],
+)
+def test_nothing_is_printed_when_the_interpreter_exits(script: str) -> None:
+    done = run(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_process_that_is_killed_leaves_nothing_in_shared_memory() -> None:
+    before = set(os.listdir("/dev/shm"))
+    done = run("import os, signal; engine = opened(); os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.returncode == -9
+    assert set(os.listdir("/dev/shm")) - before == set()
+
+
+def test_a_generator_that_is_dropped_gives_its_slots_back() -> None:
+    done = run(
+        "engine = opened()\n"
+        "storing = engine.store_layer([7] * CHUNK, slot_mapping=slots(range(2))); next(storing)\n"
+        "reading = engine.retrieve_layer(TOKENS, slot_mapping=slots(range(8))); next(reading)\n"
+        "print(engine.status()['l1']['held'])\n"
+        "del storing, reading\n"
+        "print(engine.status()['l1']['held'], engine.lookup([7] * CHUNK))\n"
+        "engine.close()"
+    )
+    assert done.stdout.split() == ["5", "0", "0"], done.stderr
