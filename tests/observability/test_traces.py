@@ -17,6 +17,7 @@ import pytest
 
 from demo.environment import quiet_environment
 from demo.server_process import LMCACHE, ServerProcess
+from lmcache_client import BLEND_LOOKUP
 from lmcache_core import LMCacheError, ResourceError
 from lmcache_devkit import FakeEngine
 from lmcache_observability.trace.replay_engine import Prompt, ReplayEngine
@@ -216,6 +217,30 @@ def test_what_was_written_before_a_crash_can_be_read(tmp_path: Path) -> None:
     assert not info["closed"]
     assert info["level"] == "events"
     assert {"Lookup", "Answer", "Stored", "WorkerRegistered"} <= info["records"].keys()
+
+
+def test_events_of_a_plugin_are_recorded_with_their_salts_hidden(tmp_path: Path) -> None:
+    path = tmp_path / "trace.lct"
+    flags = [
+        *LIMITS,
+        "--l1-size-gb",
+        "0.1",
+        "--engine-type",
+        "blend",
+        "--trace-level",
+        "events",
+        "--trace-output",
+        str(path),
+    ]
+    tokens = list(range(3 * CHUNK))
+    with ServerProcess(flags, tmp_path / "log") as server:
+        with FakeEngine(f"tcp://127.0.0.1:{server.port}", salt=SALT) as engine:
+            engine.store(tokens)
+            key = engine.key([1, *tokens], "r", 0, 1 + len(tokens), of_worker=False)
+            assert len(engine.scheduler.call(BLEND_LOOKUP, key, 10.0).segments) == 3
+        server.stop()
+    assert json.loads(lmcache("trace", "info", str(path), "--json"))["records"]["BlendLookupAnswered"] == 1
+    assert SALT.encode() not in path.read_bytes()
 
 
 def wait_for_size(path: Path, size: int) -> None:
