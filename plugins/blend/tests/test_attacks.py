@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
 
+from demo.server_process import HOST, ServerProcess
 from lmcache_blend.messages import HANDSHAKE, REGISTER_ROPE, REORDER_PLAN, RETRIEVE, UNIFIED_LOOKUP, UNREGISTER_ROPE
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, Operation
 from lmcache_client.client import EngineClient
@@ -186,6 +189,26 @@ def test_pages_that_leave_during_reads_are_touched_no_more(server: Server, clien
     for each in threads:
         each.join()
     assert arrived[0]
+
+
+def test_memory_that_is_cut_during_reads_kills_no_server(tmp_path: Path) -> None:
+    """A process of its own, because a copy into memory that is not there would end it."""
+    options = ["--chunk-size", "16", "--l1-size-gb", "0.05", "--engine-type", "blend"]
+    with ServerProcess(options, tmp_path / "server.log") as server:
+        for number in range(ROUNDS // 3):
+            with RawClient(f"tcp://{HOST}:{server.port}") as client:
+                client.share_rope()
+                prompt, matches = moved(client)
+                cut = threading.Timer(0.002 * number, os.truncate, (client.groups[0].segments[1].path, 100))
+                cut.start()
+                while client.retrieve(prompt, matches, SHUFFLED) == (EVENT, True):
+                    pass
+                cut.join()
+                for request in ("r", "store"):
+                    client.fake.end(request)
+        status = server.status()
+        assert status["l1"]["leases"] == 0
+        assert status["l1"]["state_counts_add_up"]
 
 
 KILLED = """

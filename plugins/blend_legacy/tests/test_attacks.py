@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,13 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
 import zmq
 
+from demo.server_process import HOST, ServerProcess
 from lmcache_blend_legacy.messages import (
     LOOKUP,
     LOOKUP_V2,
@@ -216,6 +219,31 @@ def test_an_engine_that_is_killed_during_a_store_holds_nothing(server: Server, c
     client.store(SECOND)
     assert client.retrieve(SECOND, [(0, SIZE)]) == (EVENT, True)
     client.check({0: SECOND})
+
+
+def test_memory_that_is_cut_during_copies_kills_no_server(tmp_path: Path) -> None:
+    """A process of its own, because a copy out of memory that is not there would end it."""
+    options = ["--chunk-size", str(SIZE), "--l1-size-gb", "0.05", "--engine-type", "blend_legacy"]
+    with ServerProcess(options, tmp_path / "server.log") as server:
+        about = SimpleNamespace(info=SimpleNamespace(engine_endpoint=f"tcp://{HOST}:{server.port}"))
+        for number in range(ROUNDS // 3):
+            client = Client(cast(Server, about))
+            client.register()
+            assert client.ask(STORE_PRE_COMPUTED, client.key(FIRST), 0, client.instance_id, EVENT)[1]
+            cut = threading.Timer(0.002 * number, os.truncate, (client.segments[1].path, 100))
+            cut.start()
+            answer = (EVENT, True)
+            while answer == (EVENT, True):
+                other = list(range(10_000 * number, 10_000 * number + 100))
+                answer = client.ask(RETRIEVE, client.key(FIRST), [(0, len(FIRST))], 0, client.instance_id, EVENT)
+                client.ask(STORE_PRE_COMPUTED, client.key(other), 0, client.instance_id, EVENT)
+            cut.join()
+            assert answer == NO
+            client.rows = []  # this process must not touch it, either
+            client.close()
+        status = server.status()
+        assert status["l1"]["held"] == 0
+        assert status["l1"]["state_counts_add_up"]
 
 
 def test_a_prompt_of_a_million_tokens_is_answered(client: Client) -> None:
