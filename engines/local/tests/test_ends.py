@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,10 +48,17 @@ def test_nothing_is_printed_when_the_interpreter_exits(script: str) -> None:
 
 
 def test_a_process_that_is_killed_leaves_nothing_in_shared_memory() -> None:
-    before = set(os.listdir("/dev/shm"))
-    done = run("import os, signal; engine = opened(); os.kill(os.getpid(), signal.SIGKILL)")
-    assert done.returncode == -9
-    assert set(os.listdir("/dev/shm")) - before == set()
+    done = run(
+        "import os, signal\n"
+        "engine = opened()\n"
+        "mapped = [line.split()[-1] for line in open('/proc/self/maps') if '/dev/shm' in line]\n"
+        "print(engine.status()['l1']['segment'], *mapped, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert done.returncode == -9, done.stderr
+    segment, *mapped = done.stdout.split()
+    assert segment == "None"
+    assert [each for each in mapped if Path(each).exists()] == []
 
 
 def test_a_generator_that_is_dropped_gives_its_slots_back() -> None:

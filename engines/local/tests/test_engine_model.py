@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import time
 from typing import Any
 
 import torch
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engines.local.tests.parts import BLOCK, CHUNK, LAYERS, fill, kv_cache, opened, slots
+from lmcache_client import LMCacheError
 
 PER_CHUNK = CHUNK // BLOCK
 CHUNKS_MAX = 6
@@ -106,6 +111,18 @@ class EngineMachine(RuleBasedStateMachine):
             assert not mine[128:begin].any()
             assert not mine[end:].any()
 
+    @rule(prompt=PROMPTS)
+    def fork(self, prompt: list[int]) -> None:
+        """The child has no cache, and whatever it does changes nothing here."""
+        child = os.fork()
+        if not child:
+            try:
+                self.engine.lookup(tokens_of(prompt))
+            except LMCacheError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
     @rule(enabled=st.booleans())
     def freeze(self, enabled: bool) -> None:
         self.engine.freeze(enabled)
@@ -136,19 +153,66 @@ class EngineMachine(RuleBasedStateMachine):
             return
         assert self.engine.is_frozen() or self.expected(prompt) == len(prompt) or not self.is_ample
 
+    def counts(self, held: int) -> dict[str, Any]:
+        """Of memory, once what is on its way has arrived."""
+        deadline = time.monotonic() + 30
+        while (counts := self.engine.status()["l1"])["held"] != held and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return dict(counts)
+
     @invariant()
     def slots_add_up_and_pins_hold(self) -> None:
         if not hasattr(self, "engine"):
             return
-        counts: dict[str, Any] = self.engine.status()["l1"]
-        assert counts["state_counts_add_up"]
         pinned = {prompt[: end + 1] for prompt, found in self.pins.values() for end in range(found // CHUNK)}
+        counts = self.counts(len(pinned))
+        assert counts["state_counts_add_up"]
         assert counts["held"] == len(pinned), "what no call and no pin needs is held"
         for prompt, found in self.pins.values():
             assert self.engine.lookup(tokens_of(list(prompt))) >= found
+
+
+class TieredMachine(EngineMachine):
+    """The same with files below memory: what was stored and written stays found, however little memory there is.  A lookup
+    that is frozen sees memory alone."""
+
+    @initialize(gigabytes=st.sampled_from([SMALL, AMPLE]))
+    def open(self, gigabytes: float) -> None:
+        self.folder = tempfile.mkdtemp()
+        self.is_ample = False  # memory may have less, and files more
+        self.kv = kv_cache()
+        self.context = opened(self.kv, max_local_cpu_size=gigabytes, local_disk=self.folder, max_local_disk_size=0.1)
+        self.engine = self.context.__enter__()
+        self.stored = set()
+        self.pins = {}
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @rule()
+    def clear(self) -> None:
+        self.engine.clear()
+
+    @rule(prompt=PROMPTS)
+    def clear_a_prompt(self, prompt: list[int]) -> None:
+        self.engine.clear(tokens_of(prompt))
+
+    @rule(prompt=PROMPTS)
+    def what_was_written_is_found_again(self, prompt: list[int]) -> None:
+        if self.engine.is_frozen() or self.pins:
+            return
+        self.store(prompt, 0, False)
+        self.counts(0)
+        dropped = self.engine.status()["store"]["adapters"]
+        self.engine.clear()
+        found = self.engine.lookup(tokens_of(prompt))
+        assert found == len(prompt) * CHUNK or any(each["dropped"] for each in dropped.values())
 
 
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = settings(
     max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
+TestTiers = TieredMachine.TestCase
+TestTiers.settings = TestEngine.settings

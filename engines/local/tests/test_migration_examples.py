@@ -1,0 +1,179 @@
+"""Configurations as they are in use with the public package: exit code, what is said, and the result starts.
+
+Keys and values are those of its guides; what they need beside this machine (Redis, S3, a Mooncake master) is not started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from demo.server_process import ServerProcess
+from lmcache_core import open_local
+from lmcache_engine import LMCacheEngineConfig
+from lmcache_engine.config import read_file
+from lmcache_engine.migrate_config import IMPOSSIBLE, OK, migrated
+
+
+class Example(NamedTuple):
+    text: str
+    code: int
+    outcomes: dict[str, str]
+    """Of keys that are worth a look."""
+    settings: dict[str, Any]
+    """Some of the settings that follow."""
+    starts: bool = False
+    """With nothing beside this machine."""
+
+
+EXAMPLES = {
+    "memory of the host": Example(
+        "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 0.02\n",
+        OK,
+        {"chunk_size": "mapped", "local_cpu": "mapped", "max_local_cpu_size": "mapped"},
+        {"chunk_size": 256, "l1_size_gb": 0.04, "l2_adapter": []},
+        starts=True,
+    ),
+    "a local disk, past the page cache": Example(
+        "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 0.02\nlocal_disk: file://FOLDER/local_disk/\n"
+        "max_local_disk_size: 1.0\nextra_config: {use_odirect: true}\n",
+        OK,
+        {"local_disk": "mapped", "extra_config": "used"},
+        {"l2_prefetch_policy": "retain"},
+        starts=True,
+    ),
+    "a local disk without host memory": Example(
+        "local_cpu: false\nmax_local_cpu_size: 0.02\nlocal_disk: FOLDER/kv\nmax_local_disk_size: 0.5\ncache_policy: LFU\n",
+        OK,
+        {"local_cpu": "mapped", "cache_policy": "mapped"},
+        {"l2_store_policy": "skip_l1", "eviction_policy": "LFU"},
+        starts=True,
+    ),
+    "folders that machines share": Example(
+        "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 0.02\nremote_url: fs://localhost:8000/FOLDER/shared\n"
+        "remote_serde: naive\n",
+        OK,
+        {"remote_url": "mapped", "remote_serde": "used"},
+        {},
+        starts=True,
+    ),
+    "Redis": Example(
+        "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 5.0\nremote_url: redis://user:hidden@cache.example:6379\n"
+        "remote_serde: naive\n",
+        OK,
+        {"remote_url": "mapped"},
+        {"l2_adapter": [{"type": "redis", "url": "redis://***@cache.example:6379"}]},
+    ),
+    "S3": Example(
+        "local_cpu: false\nmax_local_cpu_size: 10\nremote_url: s3://kv.s3.us-west-2.amazonaws.com\nremote_serde: naive\n"
+        "blocking_timeout_secs: 10\nextra_config: {s3_num_io_threads: 64, s3_prefer_http2: true, s3_region: us-west-2, "
+        "s3_enable_s3express: false, save_chunk_meta: false, s3_file_prefix: test, aws_secret_access_key: hidden}\n",
+        OK,
+        {"remote_url": "mapped", "blocking_timeout_secs": "mapped"},
+        {"lookup_timeout_seconds": 10.0, "l2_store_policy": "skip_l1"},
+    ),
+    "Mooncake": Example(
+        "chunk_size: 256\nremote_url: mooncakestore://10.0.0.1:50051/\nremote_serde: naive\nlocal_cpu: false\n"
+        "max_local_cpu_size: 40\nnuma_mode: auto\nextra_config: {use_exists_sync: true, local_hostname: node-a, "
+        "metadata_server: 'http://10.0.0.1:8080/metadata', protocol: rdma, device_name: mlx5_0, "
+        "global_segment_size: 21474836480, local_buffer_size: 0, save_chunk_meta: false}\n",
+        OK,
+        {"numa_mode": "mapped"},
+        {"l1_numa": "local"},
+    ),
+    "hand-off from prefill to decode": Example(
+        "local_cpu: false\nmax_local_cpu_size: 0.1\nenable_pd: true\ntransfer_channel: nixl\npd_role: receiver\n"
+        "pd_peer_host: localhost\npd_peer_init_port: 7300\npd_peer_alloc_port: 7400\npd_buffer_size: 2147483648\n"
+        "pd_buffer_device: cuda\nnixl_backends: [UCX]\n",
+        IMPOSSIBLE,
+        {"enable_pd": "impossible", "pd_role": "no effect", "nixl_backends": "no effect"},
+        {},
+    ),
+    "hand-off by old names": Example(
+        "local_cpu: false\nmax_local_cpu_size: 0.1\nenable_xpyd: true\nnixl_role: sender\nnixl_proxy_host: localhost\n"
+        "nixl_proxy_port: 7500\nnixl_buffer_size: 1073741824\n",
+        IMPOSSIBLE,
+        {"enable_xpyd": "impossible", "nixl_role": "no effect"},
+        {},
+    ),
+    "peers and a controller": Example(
+        "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 5\nenable_async_loading: true\nenable_p2p: true\n"
+        "p2p_host: localhost\np2p_init_ports: [8200]\np2p_lookup_ports: [8201]\ntransfer_channel: nixl\n"
+        "enable_controller: true\nlmcache_instance_id: instance_1\ncontroller_pull_url: localhost:8300\n"
+        "controller_reply_url: localhost:8400\n"
+        "lmcache_worker_ports: [8500]\n",
+        IMPOSSIBLE,
+        {"enable_p2p": "impossible", "enable_controller": "impossible", "lmcache_instance_id": "mapped"},
+        {"instance_id": "instance_1"},
+    ),
+    "blending": Example(
+        "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 5\nuse_layerwise: true\nenable_blending: true\n"
+        "blend_special_str: ' # # '\nblend_check_layers: 1\nblend_recompute_ratios: 0.15\n",
+        IMPOSSIBLE,
+        {"enable_blending": "impossible", "use_layerwise": "used"},
+        {"chunk_size": 256},
+    ),
+    "files of a GPU": Example(
+        "local_cpu: false\nmax_local_cpu_size: 5\ngds_path: /mnt/nvme/cache\ngds_buffer_size: 8192\n",
+        IMPOSSIBLE,
+        {"gds_path": "impossible", "gds_buffer_size": "no effect"},
+        {},
+    ),
+    "a key that is not known": Example(
+        "chunk_sise: 256\nmax_local_cpu_size: 0.02\n", IMPOSSIBLE, {"chunk_sise": "impossible"}, {"l1_size_gb": 0.04}
+    ),
+}
+
+
+def written(example: Example, folder: Path) -> Path:
+    file = folder / "v1.yaml"
+    file.write_text(example.text.replace("/FOLDER", str(folder)).replace("FOLDER", str(folder)))
+    return file
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES.keys())
+def test_an_example_is_translated_with_a_line_for_each_key(
+    example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(example, tmp_path)
+    assert migrated([str(file), "--workers", "2", "--format", "json"], {}) == example.code
+    text = capsys.readouterr().out
+    found = json.loads(text)
+    outcomes = {row["key"]: row["outcome"] for row in found["keys"]}
+    assert set(yaml.safe_load(file.read_text())) <= set(outcomes)
+    assert {key: outcomes[key] for key in example.outcomes} == example.outcomes
+    assert {key: found["settings"].get(key) for key in example.settings} == example.settings
+    assert "hidden" not in text
+    assert all(row["text"] for row in found["keys"])
+
+
+@pytest.mark.parametrize(
+    "example",
+    [each for each in EXAMPLES.values() if each.starts],
+    ids=[key for key, each in EXAMPLES.items() if each.starts],
+)
+def test_a_server_starts_with_what_was_written(
+    example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(example, tmp_path)
+    assert migrated([str(file), "--workers", "2"], {}) == OK
+    settings = capsys.readouterr().out.split("# arguments of vLLM")[0]
+    (tmp_path / "server.yaml").write_text(settings)
+    with ServerProcess(
+        ["--config", str(tmp_path / "server.yaml"), "--plugin", "policies", "--plugin", "fs_native"], tmp_path / "log"
+    ) as server:
+        assert server.running
+
+
+@pytest.mark.parametrize(
+    "example",
+    [each for each in EXAMPLES.values() if each.starts],
+    ids=[key for key, each in EXAMPLES.items() if each.starts],
+)
+def test_the_same_file_opens_an_engine(example: Example, tmp_path: Path) -> None:
+    cache = open_local(LMCacheEngineConfig(read_file(written(example, tmp_path))).server)
+    assert cache.healthy
+    assert cache.close(10.0)
