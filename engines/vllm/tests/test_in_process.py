@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from demo.shared_memory import unmapped_files
 from engines.vllm.tests.test_worker_transfers import TOKENS
 from engines.vllm.tests.worker_kit import CHUNK_TOKENS, fused_hnd, rig, transfer, until
 from lmcache_client import EngineChannel
+from lmcache_core import LocalCache
 from lmcache_vllm import in_process
-from lmcache_vllm.in_process import InProcessCache, endpoint_of, split
+from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split
 from lmcache_vllm.settings import Settings
 
 SMALL: Mapping[str, Any] = {"max_local_cpu_size": 0.03, "chunk_size": CHUNK_TOKENS}
@@ -44,7 +44,6 @@ def cache() -> Iterator[InProcessCache]:
 
 
 def open_cache(overrides: Mapping[str, Any] = SMALL, url: str = "", workers: int = 1) -> InProcessCache:
-    in_process._ending_since.clear()
     return InProcessCache(overrides, url or endpoint_of("engine"), workers=workers, block_tokens=4)
 
 
@@ -116,6 +115,22 @@ def test_what_a_killed_engine_left_is_removed_and_nothing_else(cache: InProcessC
         assert channel.hello("test") is not None, "it goes on"
 
 
+def test_two_engines_of_one_id_are_refused(cache: InProcessCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="an engine of this id runs already; give each an 'engine_id' of its own"):
+        open_cache()
+    monkeypatch.setattr(in_process, "_check_alone", lambda path: None)
+    with rig(endpoint_of("engine"), fused_hnd("float32")) as worker:
+        assert worker.until(lambda: worker.side._usable)
+        mapped = worker.side._session._mapped
+        cache.close()
+        other = open_cache()
+        try:
+            assert worker.until(lambda: "is not the one of this engine" in worker.side._session.failure_reason, 30.0)
+            assert worker.side._session._mapped is mapped
+        finally:
+            other.close()
+
+
 def test_memory_is_for_all_workers() -> None:
     opened = open_cache(workers=2)
     try:
@@ -178,12 +193,11 @@ def test_bad_input_is_refused_by_name(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    before, threads = unmapped_files(), len(os.listdir("/proc/self/task"))
+    threads = len(os.listdir("/proc/self/task"))
     with pytest.raises(ValueError) as raised:
         open_cache({**SMALL, **overrides})
     assert str(raised.value).startswith("lmcache.in_process: ")
     assert says in str(raised.value)
-    assert unmapped_files() <= before
     assert until(lambda: len(os.listdir("/proc/self/task")) <= threads)
 
 
@@ -193,10 +207,17 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused_and_leaves_nothing(
     long = tmp_path / ("x" * 100)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    before = unmapped_files()
+    segments: list[Path] = []
+    serve = LocalCache.serve
+
+    def noted(self: LocalCache, endpoint: str, workers: int = 1) -> str:
+        segments.append(Path("/dev/shm", self.status()["l1"]["segment"]))
+        return serve(self, endpoint, workers)
+
+    monkeypatch.setattr(LocalCache, "serve", noted)
     with pytest.raises(ValueError, match=r"lmcache.in_process: .*cannot be opened"):
         open_cache()
-    assert unmapped_files() <= before
+    assert [each.exists() for each in segments] == [False]
 
 
 def test_the_public_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +230,25 @@ def test_a_server_beside_it_is_refused() -> None:
     for where in ({"lmcache.url": "tcp://127.0.0.1:5555"}, {"lmcache.port": 5555}, {"lmcache.mp.host": "a"}):
         with pytest.raises(ValueError, match=r"beside 'lmcache\.in_process', which has no server: give one of them"):
             Settings.of({"lmcache.in_process": True, **where})
+
+
+@pytest.mark.parametrize(("name", "value"), [("pd_role", "producer"), ("pd_role", "both"), ("blend", "all")])
+def test_what_needs_a_server_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"'lmcache.{name}' needs a server: leave 'lmcache.in_process' out, and run"):
+        Settings.of({"lmcache.in_process": True, f"lmcache.{name}": value})
+
+
+def test_layer_by_layer_is_known_before_the_cache_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_layerwise({})
+    assert not is_layerwise({"lmcache.in_process": True})
+    assert is_layerwise({"lmcache.layerwise": True})
+    assert is_layerwise({"lmcache.in_process": True, "lmcache.use_layerwise": True})
+    monkeypatch.setenv("LMCACHE_USE_LAYERWISE", "true")
+    assert is_layerwise({"lmcache.in_process": True})
+    assert not is_layerwise({"lmcache.in_process": True, "lmcache.layerwise": False})
+    assert not is_layerwise({})
+    monkeypatch.setenv("LMCACHE_CONFIG_FILE", str(tmp_path / "nowhere"))
+    assert not is_layerwise({"lmcache.in_process": True}), "that is said when the cache is opened"
 
 
 def test_an_end_that_takes_too_long_says_what_is_lost(

@@ -91,6 +91,7 @@ class InProcessCache:
         """Opens it and serves it at `url`. `workers` of this machine map its memory, and it has as much for each of them;
         `block_tokens`: where blocks of all groups end together. `overrides`: keys of the configuration, over those of
         LMCACHE_CONFIG_FILE and LMCACHE_*. Raises ValueError that says what is wrong, and what to do."""
+        _ending_since.clear()  # an earlier engine of this process has ended
         _check_environment()
         from lmcache_core import open_local
 
@@ -106,7 +107,7 @@ class InProcessCache:
             shared = {"l1_size_gb": given["l1_size_gb"] * workers, "l1_shared_memory": True}
             if "l1_init_size_gb" in given:
                 shared["l1_init_size_gb"] = given["l1_init_size_gb"] * workers
-            _remove_stale(Path(url.removeprefix("ipc://")).parent)
+            _check_alone(Path(url.removeprefix("ipc://")))
             self._cache: LocalCache = open_local({**given, **shared})
             try:
                 self._cache.serve(url, workers)
@@ -186,13 +187,28 @@ def _check_variables(keys: set[str]) -> None:
         logger.warning("'%s' has no effect: no key of the configuration is called so", name)
 
 
-def _remove_stale(folder: Path) -> None:
-    """Sockets of engines that were killed."""
-    for path in folder.glob("*.sock"):
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as caller:
-            if time.time() - path.lstat().st_mtime < STALE_SECONDS:
-                continue
-            try:
-                caller.connect(str(path))
-            except ConnectionRefusedError:
+def _check_alone(own: Path) -> None:
+    """Removes sockets of engines that were killed. Raises ValueError where an engine listens at `own`, and does not end."""
+    for path in own.parent.glob("*.sock"):
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > STALE_SECONDS and not _is_listening(path):
                 path.unlink()
+    deadline = time.monotonic() + CLOSE_SECONDS + 1.0
+    while _is_listening(own):
+        if time.monotonic() > deadline:
+            raise ValueError(
+                "lmcache.in_process: an engine of this id runs already; give each an 'engine_id' of its own in the "
+                "kv_transfer_config, or none"
+            )
+        time.sleep(0.1)
+
+
+def _is_listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        try:
+            caller.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:  # too long a path, a full queue: others say so
+            return path.exists()
+    return True

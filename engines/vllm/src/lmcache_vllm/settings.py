@@ -75,6 +75,12 @@ class Settings:
     """What is between the documents of a prompt, as text or as token ids; empty: prompts are not cut."""
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings that do not go together."""
+        for name, off, plugin in (("pd_role", "none", "lmcache-pd"), ("blend", "off", "lmcache-blend")):
+            if self.in_process and getattr(self, name) != off:
+                raise ValueError(
+                    f"'{PREFIX}{name}' needs a server: leave 'lmcache.in_process' out, and run `lmcache server` with {plugin}"
+                )
         if self.layerwise and self.blend != "off":
             raise ValueError(
                 "'lmcache.layerwise' does not go with 'lmcache.blend', whose passes have steps of their own"

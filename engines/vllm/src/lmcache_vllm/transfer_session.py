@@ -19,6 +19,7 @@ from lmcache_client import (
     NoAnswerError,
     WorkerRegistration,
 )
+from lmcache_client.messages import SharedMemoryOffer
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_pages import ChunkPages
 from lmcache_vllm.transfer_registration import Registration
@@ -245,7 +246,7 @@ class ServerSession:
                     f"the server at {self._url} refused this worker; its log says why, and so does GET /status under "
                     "modules, engine_driven, registrations_refused"
                 )
-            segment = self._mapped.segment if self._mapped else L1Segment(offer.shm_name, offer.pool_size)
+            segment = self._segment(offer)
         except BaseException:
             self._unregister(instance_id)
             raise
@@ -265,6 +266,13 @@ class ServerSession:
         if self._in_process:
             self._mapped = registration
         return registration
+
+    def _segment(self, offer: SharedMemoryOffer) -> L1Segment:
+        if self._mapped is None:
+            return L1Segment(offer.shm_name, offer.pool_size)
+        if offer.shm_name.lstrip("/") != self._mapped.segment.name:
+            raise LMCacheError(f"the cache at {self._url} is not the one of this engine any more")
+        return self._mapped.segment
 
     def _failed(self, reason: str) -> None:
         """Say why, once for each reason."""
