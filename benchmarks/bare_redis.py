@@ -28,7 +28,7 @@ class BareRedis:
 
     name: Final = "raw sockets"
 
-    def __init__(self, lines: Sequence[_Line], threads: ThreadPoolExecutor) -> None:
+    def __init__(self, lines: Sequence[Line], threads: ThreadPoolExecutor) -> None:
         """A thread for each line."""
         self._lines = lines
         self._threads = threads
@@ -65,12 +65,12 @@ class _Shared:
             return next(self._steps, None)
 
 
-def _work(line: _Line, left: _Shared) -> None:
+def _work(line: Line, left: _Shared) -> None:
     while (step := left.take()) is not None:
         line.move(step)
 
 
-class _Line:
+class Line:
     """One connection, used by one thread at a time.  Its socket blocks, so that one call of the kernel moves a whole value."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -96,27 +96,30 @@ class _Line:
     def clear(self) -> None:
         """By a script: this side has no parser for lists of names."""
         script = b"for _, n in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('UNLINK', n) end return 'OK'"
-        self._socket.sendall(_command(b"EVAL", script, b"0", _PREFIX + b"*"))
-        self._expect(b"$2\r\nOK\r\n")
+        self.send(_command(b"EVAL", script, b"0", _PREFIX + b"*"))
+        self.expect(b"$2\r\nOK\r\n")
 
     def _store(self, name: bytes, value: memoryview) -> None:
         head = b"*3\r\n$3\r\nSET\r\n" + _bulk(name) + b"$%d\r\n" % len(value)
-        left = [memoryview(head), value, memoryview(b"\r\n")]
+        self.send(head, value, b"\r\n")
+        self.expect(b"+OK\r\n")
+
+    def _load(self, name: bytes, into: memoryview) -> None:
+        self.send(_command(b"GET", name))
+        self.expect(b"$%d\r\n" % len(into))
+        self.fill(into)
+        self.expect(b"\r\n")
+
+    def send(self, *parts: bytes | memoryview) -> None:
+        left = [memoryview(part) for part in parts]
         while left:
             sent = self._socket.sendmsg(left)
             while left and sent >= len(left[0]):
                 sent -= len(left.pop(0))
             if left:
                 left[0] = left[0][sent:]
-        self._expect(b"+OK\r\n")
 
-    def _load(self, name: bytes, into: memoryview) -> None:
-        self._socket.sendall(_command(b"GET", name))
-        self._expect(b"$%d\r\n" % len(into))
-        self._fill(into)
-        self._expect(b"\r\n")
-
-    def _expect(self, answer: bytes) -> None:
+    def expect(self, answer: bytes) -> None:
         """Takes exactly that from the wire: nothing of what follows is read ahead.  What begins otherwise ends it at once:
         an error may be shorter, and nothing would follow."""
         head = memoryview(self._head)[: len(answer)]
@@ -126,7 +129,7 @@ class _Line:
             if head[:at] != answer[:at]:
                 raise BenchmarkError(f"{BareRedis.name}: the server answers {bytes(head[:at])!r} and not {answer!r}")
 
-    def _fill(self, into: memoryview) -> None:
+    def fill(self, into: memoryview) -> None:
         at = 0
         while at < len(into):
             at += self._some(into[at:], socket.MSG_WAITALL)
@@ -140,10 +143,10 @@ class _Line:
 
 def bare_redis(host: str, port: int, depth: int, undo: ExitStack) -> BareRedis:
     """Connected; `undo` ends it.  Raises BenchmarkError."""
-    lines: list[_Line] = []
+    lines: list[Line] = []
     try:
         for _ in range(depth):
-            lines.append(_Line(host, port))
+            lines.append(Line(host, port))
             undo.callback(lines[-1].close)
     except OSError as error:
         raise BenchmarkError(f"{BareRedis.name}: {host}:{port} cannot be reached: {error}") from None

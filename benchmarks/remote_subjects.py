@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks.bare_lm import bare_lm, lm_store
 from benchmarks.bare_mooncake import BareMooncake, bare_mooncake
 from benchmarks.bare_nixl import BareNixl, bare_nixl
 from benchmarks.bare_redis import BareRedis, bare_redis
@@ -63,6 +64,15 @@ def _redis(folder: Path, load: Load) -> Iterator[Backend]:
         yield Backend(
             {"type": "redis", "host": HOST, "port": server.port, "num_connections": load.depth},
             lambda memory, undo: bare_redis(HOST, server.port, load.depth, undo),
+        )
+
+
+@contextmanager
+def _lm(folder: Path, load: Load) -> Iterator[Backend]:
+    with lm_store(folder, _MEMORY_FACTOR * load.object_bytes * load.objects) as port:
+        yield Backend(
+            {"type": "lm", "host": HOST, "port": port, "num_connections": load.depth},
+            lambda memory, undo: bare_lm(HOST, port, load.depth, undo),
         )
 
 
@@ -158,6 +168,14 @@ SUBJECTS: Final = (
         "redis",
         "one server, as many connections as objects in flight; bare: a blocking socket and a thread for each, recv_into",
         _redis,
+        BareRedis.name,
+        0.90,
+        depths=(16, 1),
+    ),
+    Subject(
+        "lm",
+        "`lmcache store-server` in memory, as many connections as objects in flight; bare: as for redis",
+        _lm,
         BareRedis.name,
         0.90,
         depths=(16, 1),

@@ -21,6 +21,7 @@ from lmcache_core import ResourceError
 from lmcache_l2_lm.frames import REQUEST_BYTES, Verb
 from lmcache_l2_lm.store_server import files, server
 from lmcache_l2_lm.store_server.files import FileMedium
+from lmcache_l2_lm.store_server.memory import MAPPED_BYTES
 from lmcache_l2_lm.store_server.values import ENTRY_BYTES
 from plugins.l2_lm.tests.running import FORM, HOST, KEY, Client, Running, running
 
@@ -178,22 +179,28 @@ def test_where_all_connections_are_busy_a_new_one_is_closed() -> None:
         assert busy[0].get(b"m@1@0@00@uint8") == (FORM, b"xy")
 
 
-def test_clients_of_one_key_see_whole_values_only(store: Running) -> None:
+@pytest.mark.parametrize("length", [100_000, MAPPED_BYTES])
+def test_clients_of_few_keys_see_whole_values_only(length: int) -> None:
+    """Values go, and their memory is used again, while others are sent."""
     wrong: list[object] = []
 
     def work(fill: int) -> None:
         with Client(store.port) as client:
-            for length in range(100_000, 100_050):
-                client.put(KEY, bytes([fill]) * length)
-                found = client.get()
-                if found is None or len(set(found[1])) != 1:
-                    wrong.append(found and len(found[1]))
+            for number in range(40):
+                key = b"m@1@0@%02x@uint8" % (number % 12)
+                client.put(key, bytes([fill]) * (length + number % 2))
+                found = client.get(key)
+                if found is not None and (len(set(found[1])) != 1 or len(found[1]) - length not in (0, 1)):
+                    wrong.append(len(found[1]))
 
-    threads = [threading.Thread(target=work, args=(fill,)) for fill in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with running(8 * length) as store:
+        threads = [threading.Thread(target=work, args=(fill,)) for fill in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.values.counts["put"] > 100
+        assert store.values.counts["evicted"]
     assert not wrong
 
 

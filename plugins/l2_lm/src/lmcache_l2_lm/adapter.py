@@ -65,9 +65,8 @@ class LmAdapter(AsyncL2Adapter):
 
     async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """A damaged object is replaced; another is not sent where it is there already."""
-        if key.object_id not in self._damaged and await self._exists(key):
-            return Outcome.DONE
-        if not await self._on_a_line(partial(store_calls.put, key=key, buffer=buffer)):
+        replaces = key.object_id in self._damaged
+        if not await self._on_a_line(partial(store_calls.put, key=key, buffer=buffer, replaces=replaces)):
             self._counts["refused"] += 1
             return Outcome.REJECTED
         self._damaged.pop(key.object_id, None)

@@ -52,9 +52,12 @@ def exist(line: Line, end: float, names: Sequence[bytes]) -> list[bool]:
     return [parse_answer(answers[at : at + ANSWER_BYTES]).found for at in range(0, len(answers), ANSWER_BYTES)]
 
 
-def put(line: Line, end: float, key: ObjectKey, buffer: BorrowedBuffer) -> bool:
-    """False: the store refuses it.  A PUT has no answer, so what follows it asks whether the value is there."""
+def put(line: Line, end: float, key: ObjectKey, buffer: BorrowedBuffer, *, replaces: bool) -> bool:
+    """False: the store refuses it.  A PUT has no answer, so what follows it asks whether the value is there.  Unless it
+    `replaces` what is there, that is asked before, too."""
     name = key_of(key)
+    if not replaces and exist(line, end, [name])[0]:
+        return True
     head = pack_request(Request(Verb.PUT, name, buffer.length, bytes_form(buffer.length)))
     line.send(head, buffer.view, pack_request(Request(Verb.EXIST, name)), end=end)
     return line.answer(end).found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from typing import Final
 
 from lmcache_l2_lm.frames import Form
@@ -11,22 +12,45 @@ from lmcache_l2_lm.store_server.values import MediumError
 
 MAPPED_BYTES: Final = 1 << 20
 """A longer value has pages of its own, which are huge ones where the system has them."""
+SPARE_BYTES: Final = 64 << 20
+"""Most that is kept of values that went, for the next ones of their length: new pages have to be cleared, which costs as much
+as receiving them."""
 
 
 class MemoryMedium:
     """As of `Medium`."""
 
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()  # guards the one below
+        self._spare: Final[list[memoryview]] = []
+
     def begin(self, key: bytes, form: Form, length: int) -> MemoryDraft:
         try:
-            return MemoryDraft(form, _memory(length))
+            return MemoryDraft(self, form, self._taken(length) or _memory(length))
         except (MemoryError, OSError) as error:
             raise MediumError(f"no memory for a value of {length} bytes ({error})") from None
+
+    def give_back(self, memory: memoryview) -> None:
+        """Of a value that went."""
+        if MAPPED_BYTES <= len(memory) <= SPARE_BYTES:
+            with self._lock:
+                while sum(map(len, self._spare)) + len(memory) > SPARE_BYTES:
+                    del self._spare[0]
+                self._spare.append(memory)
+
+    def _taken(self, length: int) -> memoryview | None:
+        with self._lock:
+            for at, memory in enumerate(self._spare):
+                if len(memory) == length:
+                    return self._spare.pop(at)
+        return None
 
 
 class MemoryDraft:
     """As of `Draft`."""
 
-    def __init__(self, form: Form, memory: memoryview) -> None:
+    def __init__(self, medium: MemoryMedium, form: Form, memory: memoryview) -> None:
+        self._medium: Final = medium
         self._form: Final = form
         self._memory: Final = memory
         self._at = 0
@@ -38,19 +62,20 @@ class MemoryDraft:
         self._at += count
 
     def finish(self) -> StoredInMemory:
-        return StoredInMemory(self._form, self._memory)
+        return StoredInMemory(self._medium, self._form, self._memory)
 
     def abandon(self) -> None:
-        pass  # its memory goes with it
+        self._medium.give_back(self._memory)
 
 
 class StoredInMemory:
-    """As of `Stored`.  Its memory goes with the last reference."""
+    """As of `Stored`."""
 
-    def __init__(self, form: Form, memory: memoryview) -> None:
+    def __init__(self, medium: MemoryMedium, form: Form, memory: memoryview) -> None:
         self.form: Final = form
         self.length: Final = len(memory)
-        self._memory: Final = memory.toreadonly()
+        self._medium: Final = medium
+        self._memory: Final = memory
 
     def check(self) -> None:
         pass
@@ -59,7 +84,7 @@ class StoredInMemory:
         line.send(head, self._memory, end=end)
 
     def free(self) -> None:
-        pass
+        self._medium.give_back(self._memory)
 
 
 def _memory(length: int) -> memoryview:
