@@ -124,7 +124,9 @@ def test_a_configuration_is_migrated_with_a_line_for_each_key(
     assert "LMCacheNodeConnector" in written
     assert "hidden" not in written
     assert migrated([str(file), "--to", "in-process"], {"LMCACHE_ENABLE_P2P": "true"}) == 1
-    assert "lmcache-p2p" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "lmcache-p2p" in said
+    assert '"kv_connector_extra_config": {"lmcache.in_process": true}' in said
     file.write_text("[")
     assert migrated([str(file)], {}) == 2
     assert migrated([str(tmp_path / "none.yaml")], {}) == 2

@@ -39,7 +39,7 @@ class Migration(NamedTuple):
     settings: dict[str, Any]
     """Of `lmcache server`, or of `open_local`; without what is impossible."""
     engine_arguments: tuple[str, ...]
-    """Of vLLM, where the cache is a server's."""
+    """Of vLLM."""
     lines: list[Line]
 
     @property
@@ -64,10 +64,15 @@ def migrate(given: Mapping[str, Any], to: str = "server", workers: int = 1) -> M
         settings = {}
     if settings and to == "server":
         settings["l1_size_gb"] *= workers
-    return Migration(_shown(settings), _ENGINE if to == "server" else (), lines)
+    return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(_CONNECTOR | _MORE[to])), lines)
 
 
-_ENGINE: Final = ("--kv-transfer-config", '{"kv_connector": "LMCacheNodeConnector", "kv_role": "kv_both"}')
+_CONNECTOR: Final = {"kv_connector": "LMCacheNodeConnector", "kv_role": "kv_both"}
+_MORE: Final[Mapping[str, dict[str, Any]]] = {
+    "server": {},
+    "in-process": {"kv_connector_extra_config": {"lmcache.in_process": True}},
+}
+"""In-process, the connector reads LMCACHE_CONFIG_FILE itself."""
 
 
 def _line(name: str, value: Any) -> Line:
