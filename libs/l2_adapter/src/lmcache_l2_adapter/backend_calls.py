@@ -19,7 +19,8 @@ from lmcache_l2_adapter.executor import Executor, Method, Result
 
 FAILURES_MAX: Final = 10
 COOL_DOWN_SECONDS: Final = 1.0
-COOL_DOWN_SECONDS_MAX: Final = 60.0
+COOL_DOWN_SECONDS_MAX: Final = 10.0
+"""One call in this time is little for a backend that is down, and one that is back is used again soon."""
 
 Permit = NewType("Permit", int)
 """Which period of the breaker a call belongs to.  The result of a call from an earlier one changes nothing."""
