@@ -27,7 +27,8 @@ REQUEST_ID_CHARS_MAX: Final = 1024
 def check_names(key: EngineKey) -> None:
     """Raises ProtocolError for a model without a name, for names that are too long, since no object has longer ones of model
     and salt, and for salts that cannot be written where a tenant is named: a quota, a filter or a pin could not name them."""
-    check_model_name(key.model_name)
+    if not key.model_name:  # lookups come through here: no call where nothing is wrong
+        check_model_name(key.model_name)
     if key.cache_salt == EMPTY_SALT_WORD:
         raise ProtocolError(
             f"cache_salt '{EMPTY_SALT_WORD}' is how the empty salt is written; choose another name for the tenant"
