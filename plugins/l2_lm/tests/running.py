@@ -36,8 +36,7 @@ def running(
     values = Values(bytes_max)
     files = FileMedium(folder) if folder else None
     for key, stored in files.recover() if files else ():
-        assert values.reserve(stored.length)
-        values.put(key, stored)
+        assert values.adopt(key, stored)
     server = StoreServer(HOST, port, values, files or MemoryMedium(), connections_max=connections_max)
     server.start()
     try:

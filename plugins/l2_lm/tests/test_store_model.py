@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from lmcache_l2_lm.frames import ANSWER_BYTES, Form, Request, Verb, pack_request, parse_answer
-from lmcache_l2_lm.store_server.values import ENTRY_BYTES
+from lmcache_l2_lm.store_server.values import ENTRY_BYTES, SHARE_MAX
 from plugins.l2_lm.tests.running import Client, Running, running
 
-NAMES: Final = st.integers(0, 7)
+NAMES: Final = st.integers(0, 9)
 CONNECTIONS: Final = st.integers(0, 2)
-LENGTHS: Final = st.one_of(st.integers(0, 300), st.integers(8_000, 24_000), st.just(60_000), st.just(70_000))
+LENGTHS: Final = st.one_of(st.integers(0, 300), st.integers(30_000, 64_000), st.just(70_000))
 FORMS: Final = st.builds(Form, st.integers(0, 8), st.integers(0, 8), st.tuples(*[st.integers(0, 2**31 - 1)] * 4))
-BYTES_MAX: Final = 64 << 10
+BYTES_MAX: Final = 256 << 10
 NEVER: Final = b"never@1@0@00@uint8"
 
 
@@ -54,7 +54,7 @@ class AgainstDictionary(RuleBasedStateMachine):
     def put(self, at: int, number: int, length: int, fill: int, form: Form) -> None:
         key, value = name(number), bytes([fill]) * length
         self.clients[at].put(key, value, form)
-        if length + ENTRY_BYTES > BYTES_MAX:
+        if length + ENTRY_BYTES > BYTES_MAX * SHARE_MAX:
             self.values.pop(key, None)
         else:
             while self._used() + length + ENTRY_BYTES > BYTES_MAX:

@@ -22,7 +22,7 @@ from lmcache_l2_lm.frames import REQUEST_BYTES, Verb
 from lmcache_l2_lm.store_server import files, server
 from lmcache_l2_lm.store_server.files import FileMedium
 from lmcache_l2_lm.store_server.memory import MAPPED_BYTES
-from lmcache_l2_lm.store_server.values import ENTRY_BYTES
+from lmcache_l2_lm.store_server.values import ENTRY_BYTES, PIECE_BYTES
 from plugins.l2_lm.tests.running import FORM, HOST, KEY, Client, Running, running
 
 OTHER: Final = b"m@1@0@0b@uint8"
@@ -121,6 +121,64 @@ def test_who_does_not_take_its_answer_is_closed_and_keeps_no_space(
         good.put(KEY, b"new")
         assert good.get() == (FORM, b"new")
         eventually(lambda: store.values.stats().used_bytes == 3 + ENTRY_BYTES)
+
+
+def test_who_announces_much_and_sends_nothing_takes_no_space_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STALL_SECONDS", 1)
+    with running(64 << 20) as store, Client(store.port) as good, ExitStack() as opened:
+        for number in range(40):
+            good.put(b"m@1@0@%02x@uint8" % number, VALUE)
+        assert good.exists(b"m@1@0@27@uint8")
+        frozen = [opened.enter_context(Client(store.port)) for _ in range(3)]
+        for number, client in enumerate(frozen):
+            client.send(Verb.PUT, b"f@1@0@%02x@uint8" % number, 15 << 20, b"x")
+        time.sleep(0.5)
+        assert all(good.exists(b"m@1@0@%02x@uint8" % number) for number in range(40))
+        assert store.values.stats().used_bytes <= 40 * (len(VALUE) + ENTRY_BYTES) + 3 * (PIECE_BYTES + ENTRY_BYTES)
+        assert all(client.is_closed for client in frozen)
+        eventually(lambda: store.values.stats().used_bytes == 40 * (len(VALUE) + ENTRY_BYTES))
+
+
+def test_who_reads_nothing_of_its_answer_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STALL_SECONDS", 1)
+    large = bytes(64 << 20)
+    with running() as store, Client(store.port) as good, Client(store.port) as frozen:
+        good.put(KEY, large)
+        assert good.exists()
+        frozen.send(Verb.GET)
+        frozen.answer()
+        good.put(KEY, b"new")
+        assert good.get() == (FORM, b"new")
+        eventually(lambda: store.values.stats().used_bytes == 3 + ENTRY_BYTES)
+
+
+def test_a_value_with_more_than_its_share_is_refused_and_the_connection_goes_on() -> None:
+    with running(8 << 20) as store, Client(store.port) as client:
+        client.put(OTHER, VALUE)
+        client.put(KEY, VALUE + VALUE)
+        assert not client.exists()
+        assert client.get(OTHER) == (FORM, VALUE)
+        client.put(KEY, VALUE + VALUE[: len(VALUE) - ENTRY_BYTES])
+        assert client.exists()
+        assert store.values.counts["refused"] == 1
+
+
+def test_a_value_for_which_no_space_is_left_on_its_way_is_refused() -> None:
+    long = VALUE * 7
+    with running(32 << 20) as store, ExitStack() as opened:
+        halves = [opened.enter_context(Client(store.port)) for _ in range(5)]
+        names = [b"h@1@0@%02x@uint8" % number for number in range(5)]
+        sent = [5 << 20, 5 << 20, 5 << 20, 3 << 20, 3 << 20]
+        for half, name, count in zip(halves, names, sent, strict=True):
+            half.send(Verb.PUT, name, len(long), long[:count])
+        held = 3 * len(long) + 2 * PIECE_BYTES + 5 * ENTRY_BYTES
+        assert held > 29 << 20, "what the fourth is to have is more than is left"
+        eventually(lambda: store.values.stats().used_bytes == held)
+        for half, name, count in zip(halves[3::-1], names[3::-1], sent[3::-1], strict=True):
+            half.socket.sendall(long[count:])
+            assert half.exists(name) is (name != names[3])
+        assert store.values.counts["refused"] == 1
+        assert halves[0].get(names[0]) == (FORM, long)
 
 
 def test_a_value_stays_as_it_was_while_it_is_sent(store: Running) -> None:

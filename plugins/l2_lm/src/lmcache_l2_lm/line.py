@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lmcache_l2_lm.frames import ANSWER_BYTES, Answer, parse_answer
@@ -26,9 +28,10 @@ class Line:
     """One thread at a time; only `shutdown` may come from another.  Raises ConnectionError (or another OSError) where the peer
     is gone, TimeoutError where `end`, by the monotonic clock, has passed.  After either the line is of no use any more."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        """Takes over a connected socket."""
+    def __init__(self, sock: socket.socket, stall_seconds: float = math.inf) -> None:
+        """Takes over a connected socket.  `stall_seconds`: where no byte moves for this long, that is a TimeoutError, too."""
         self._socket: Final = sock
+        self._stall_seconds: Final = stall_seconds
         sock.settimeout(None)  # Python's own time-outs make a socket that does not block
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", SLICE_SECONDS, 0))
@@ -57,11 +60,7 @@ class Line:
         """All of them, one behind the other."""
         left = [memoryview(part) for part in parts if len(part)]
         while left:
-            try:
-                sent = self._socket.sendmsg(left)
-            except BlockingIOError:
-                _check_time(end)
-                continue
+            sent = self._unless_stalled(partial(self._socket.sendmsg, left), end)
             while left and sent >= len(left[0]):
                 sent -= len(left.pop(0))
             if left:
@@ -70,14 +69,8 @@ class Line:
 
     def send_file(self, descriptor: int, start: int, length: int, end: float) -> None:
         """Bytes of a file, without a copy in this process.  Raises EOFError where it has fewer."""
-        import os
-
         while length:
-            try:
-                sent = os.sendfile(self._socket.fileno(), descriptor, start, length)
-            except BlockingIOError:
-                _check_time(end)
-                continue
+            sent = self._unless_stalled(partial(os.sendfile, self._socket.fileno(), descriptor, start, length), end)
             if not sent:
                 raise EOFError(f"a file ends at {start}, {length} bytes early")
             start += sent
@@ -86,15 +79,10 @@ class Line:
 
     def some(self, into: memoryview, end: float) -> int:
         """Fill it as far as bytes come within a slice of the time; at least one."""
-        while True:
-            try:
-                got = self._socket.recv_into(into, 0, socket.MSG_WAITALL)
-            except BlockingIOError:
-                _check_time(end)
-                continue
-            if not got:
-                raise ConnectionResetError("the other side closed the connection")
-            return got
+        got = self._unless_stalled(partial(self._socket.recv_into, into, 0, socket.MSG_WAITALL), end)
+        if not got:
+            raise ConnectionResetError("the other side closed the connection")
+        return got
 
     def fill(self, into: memoryview, end: float, passed: Passed | None = None) -> None:
         """All of it.  `passed` is shown each part as it comes."""
@@ -129,6 +117,18 @@ class Line:
 
     def close(self) -> None:
         self._socket.close()
+
+    def _unless_stalled(self, move: Callable[[], int], end: float) -> int:
+        """How many bytes moved."""
+        slices = 0
+        while True:
+            try:
+                return move()
+            except BlockingIOError:
+                slices += 1
+                _check_time(end)
+                if slices * SLICE_SECONDS >= self._stall_seconds:
+                    raise TimeoutError("no byte moves") from None
 
 
 def connect(host: str, port: int, timeout_seconds: float) -> Line:

@@ -22,6 +22,8 @@ from lmcache_l2_lm.store_server.values import Values
 logger = logging.getLogger(__name__)
 
 GIB: Final = 2**30
+STACK_BYTES: Final = 256 << 10
+"""Of each connection's thread."""
 GB_MAX: Final = 1 << 20
 FILES: Final = 2 * CONNECTIONS_MAX + 64
 """Each connection may have a value open."""
@@ -52,11 +54,10 @@ def run(arguments: Sequence[str], context: CommandContext) -> int:
     files = FileMedium(given.path) if given.path else None
     try:
         for key, stored in files.recover() if files else ():
-            if values.reserve(stored.length):
-                values.put(key, stored)
-            else:
+            if not values.adopt(key, stored):
                 stored.free()
         _allow_files()
+        threading.stack_size(STACK_BYTES)
         server = StoreServer(given.host, given.port, values, files or MemoryMedium())
         server.start()
         _say_where(given.host, server.port, values, given.path)

@@ -13,16 +13,17 @@ from typing import Final
 from lmcache_core import FaultLog, ProtocolError, ResourceError, SystemClock
 from lmcache_l2_lm.frames import REQUEST_BYTES, Answer, Request, Verb, pack_answer, parse_request
 from lmcache_l2_lm.line import Line
-from lmcache_l2_lm.store_server.values import Medium, MediumError, Values
+from lmcache_l2_lm.store_server.values import Medium, MediumError, Space, Values
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 1024
+STALL_SECONDS: Final = 30.0
+"""How long a client may neither send what is missing of a message nor take an answer."""
 FRAME_SECONDS: Final = 30.0
 """How long a message may take from its first byte on, and the answer to it, beside what `SLOWEST` allows for its length."""
 SLOWEST: Final = 1 << 20
 """Bytes in a second; a slower client is taken for one that hangs."""
-STACK_BYTES: Final = 256 << 10
 STOP_SECONDS: Final = 5.0
 BACKLOG: Final = 128
 
@@ -59,7 +60,6 @@ class StoreServer:
         return port
 
     def start(self) -> None:
-        threading.stack_size(STACK_BYTES)
         self._accepting.start()
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class StoreServer:
 
     def _admit(self, sock: socket.socket) -> None:
         try:
-            client = _Client(Line(sock))
+            client = _Client(Line(sock, STALL_SECONDS))
         except OSError:  # it has gone already
             sock.close()
             return
@@ -167,37 +167,39 @@ class _Client:
 
     def _put(self, request: Request, values: Values, medium: Medium, faults: FaultLog) -> None:
         """Where it is refused, the client's next request shows it: there is nothing under this key then."""
-        end = _end_of(request.length)
-        if not values.reserve(request.length):
-            faults.warning("a value of %d bytes was refused: --max-gb has no space for it", request.length)
-            self._refuse(request, request.length, values, end)
-            return
-        left, is_put = request.length, False
+        end, left = _end_of(request.length), request.length
         try:
-            draft = medium.begin(request.key, request.form, request.length)
+            space = values.space(request.length)
             try:
-                while left:
-                    got = self.line.some(draft.place(), end)
-                    left -= got
-                    draft.filled(got)
-                    _check_end(end)
-                values.put(request.key, draft.finish())
-                is_put = True
+                space.more()
+                self._receive(request, space, values, medium, end)
             finally:
-                if not is_put:
-                    draft.abandon()
+                left = space.left
+                space.release()
             values.counts["put"] += 1
         except MediumError as error:
             faults.warning("a value of %d bytes was refused: %s", request.length, error)
-            self._refuse(request, left, values, end)
+            values.remove(request.key)
+            values.counts["refused"] += 1
+            self.line.skip(left, end)
+
+    def _receive(self, request: Request, space: Space, values: Values, medium: Medium, end: float) -> None:
+        """Raises MediumError, OSError, TimeoutError."""
+        draft = medium.begin(request.key, request.form, request.length)
+        is_put = False
+        try:
+            while space.left:
+                got = self.line.some(draft.place()[: space.more()], end)
+                space.came(got)
+                draft.filled(got)
+                if time.monotonic() > end:
+                    raise TimeoutError
+            values.put(request.key, draft.finish())
+            space.passed_on()
+            is_put = True
         finally:
             if not is_put:
-                values.release(request.length)
-
-    def _refuse(self, request: Request, left: int, values: Values, end: float) -> None:
-        values.remove(request.key)
-        values.counts["refused"] += 1
-        self.line.skip(left, end)
+                draft.abandon()
 
     def _get(self, request: Request, values: Values, faults: FaultLog) -> None:
         with values.lease(request.key) as stored:
@@ -217,8 +219,3 @@ class _Client:
 
 def _end_of(length: int) -> float:
     return time.monotonic() + FRAME_SECONDS + length / SLOWEST
-
-
-def _check_end(end: float) -> None:
-    if time.monotonic() > end:
-        raise TimeoutError

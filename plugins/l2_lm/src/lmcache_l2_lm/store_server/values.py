@@ -14,6 +14,11 @@ from lmcache_l2_lm.line import Line
 ENTRY_BYTES: Final = 1024
 """What a value costs beside its bytes, so that very many empty ones are bounded, too."""
 
+PIECE_BYTES: Final = 4 << 20
+"""Of a long value, for which space is made at a time."""
+SHARE_MAX: Final = 0.25
+"""Of all space, that one value may have."""
+
 
 class MediumError(Exception):
     """Why the memory or the disk does not take a value, or has lost one."""
@@ -60,6 +65,45 @@ class Medium(Protocol):
         """Raises MediumError where it does not take it."""
 
 
+class Space:
+    """Of a value that is being written: taken as its bytes come, so that one that never comes holds nothing."""
+
+    def __init__(self, values: Values, length: int) -> None:
+        self._values: Final = values
+        self._taken = 0
+        self._free = 0
+        self.left = length
+        """Bytes that have not come."""
+
+    def more(self) -> int:
+        """How many bytes may come now; while some have not, at least one.  Raises MediumError."""
+        if not self._taken:
+            self._take(ENTRY_BYTES)
+        if not self._free:
+            piece = min(PIECE_BYTES, self.left)
+            self._take(piece)
+            self._free = piece
+        return self._free
+
+    def came(self, count: int) -> None:
+        self.left -= count
+        self._free -= count
+
+    def passed_on(self) -> None:
+        """The value is there, and has the space."""
+        self._taken = 0
+
+    def release(self) -> None:
+        """After `passed_on` without effect."""
+        self._values.release(self._taken)
+        self._taken = 0
+
+    def _take(self, count: int) -> None:
+        if not self._values.reserve(count):
+            raise MediumError("values that are being received or sent leave no space for it (--max-gb)")
+        self._taken += count
+
+
 class Stats(NamedTuple):
     """What there is."""
 
@@ -97,24 +141,29 @@ class Values:
         with self._lock:
             return Stats(len(self._entries), self._used)
 
-    def reserve(self, length: int) -> bool:
-        """Make space for a value that is to be written.  False, and nothing is evicted, where there cannot be any."""
-        cost = length + ENTRY_BYTES
+    def space(self, length: int) -> Space:
+        """For a value of this length that is to be written.  Raises MediumError where it is too long."""
+        if length + ENTRY_BYTES > self._bytes_max * SHARE_MAX:
+            raise MediumError(f"one value has {SHARE_MAX:.0%} of --max-gb at most")
+        return Space(self, length)
+
+    def reserve(self, count: int) -> bool:
+        """Take this number of bytes.  False, and nothing is evicted, where values that are being written or sent leave none."""
         with self._lock:
-            if self._busy + cost > self._bytes_max:
+            if self._busy + count > self._bytes_max:
                 return False
-            evicted = self._evict(self._bytes_max - cost)
-            self._used += cost
-            self._busy += cost
+            evicted = self._evict(self._bytes_max - count)
+            self._used += count
+            self._busy += count
         self.counts["evicted"] += len(evicted)
         _free(evicted)
         return True
 
-    def release(self, length: int) -> None:
-        """A value that space was reserved for was not written."""
+    def release(self, count: int) -> None:
+        """Give back what `reserve` has taken."""
         with self._lock:
-            self._used -= length + ENTRY_BYTES
-            self._busy -= length + ENTRY_BYTES
+            self._used -= count
+            self._busy -= count
 
     def put(self, key: bytes, stored: Stored) -> None:
         """The value is there from now on, in the space that was reserved for it, in place of any other of this key."""
@@ -123,6 +172,13 @@ class Values:
             self._entries[key] = _Entry(stored)
             self._busy -= stored.length + ENTRY_BYTES
         _free(old)
+
+    def adopt(self, key: bytes, stored: Stored) -> bool:
+        """A value of an earlier run.  False: there is no space for it."""
+        if not self.reserve(stored.length + ENTRY_BYTES):
+            return False
+        self.put(key, stored)
+        return True
 
     def remove(self, key: bytes, stored: Stored | None = None) -> None:
         """The value of this key, or only this one."""
