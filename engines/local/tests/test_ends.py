@@ -72,3 +72,27 @@ def test_a_generator_that_is_dropped_gives_its_slots_back() -> None:
         "engine.close()"
     )
     assert done.stdout.split() == ["5", "0", "0"], done.stderr
+
+
+def test_a_close_takes_no_memory_from_calls_that_are_under_way() -> None:
+    """They end with LMCacheError, or with what they found; a read of memory that is gone would end the process."""
+    done = run(
+        "import threading\n"
+        "from lmcache_client import LMCacheError\n"
+        "ends = []\n"
+        "def work(engine, call):\n"
+        "    try:\n"
+        "        while True: call(engine)\n"
+        "    except LMCacheError as error: ends.append(str(error))\n"
+        "    except BaseException as error: ends.append(repr(error))\n"
+        "calls = [lambda e: e.retrieve(TOKENS, slot_mapping=slots(range(8, 16))), lambda e: e.lookup(TOKENS)]\n"
+        "for number in range(10):\n"
+        "    engine = opened()\n"
+        "    threads = [threading.Thread(target=work, args=(engine, call)) for call in calls]\n"
+        "    for each in threads: each.start()\n"
+        "    threading.Event().wait(0.02 * number)\n"
+        "    LMCacheEngineBuilder.destroy('e')\n"
+        "    for each in threads: each.join(20)\n"
+        "print(len(ends), {each for each in ends if 'closed' not in each})\n"
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "20 set()"), done.stderr

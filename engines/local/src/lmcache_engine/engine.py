@@ -72,6 +72,8 @@ class LMCacheEngine:
         self._has_tiers = bool(settings["l2_adapter"])
         self._opened = open_local(settings)
         self._is_closed = False
+        self._copying = threading.Lock()
+        """Held while bytes are copied, so that `close` takes no memory away meanwhile."""
         token_database.hasher = self._opened.hasher
         token_database.block_tokens = gpu_connector.block_tokens if gpu_connector else token_database.chunk_size
         self._prompts = Prompts(config, metadata, token_database, gpu_connector, self._has_tiers)
@@ -109,6 +111,7 @@ class LMCacheEngine:
             raise ValueError("pin=True needs a lookup_id, by which it is undone")
         in_memory = self._asks_memory_alone(search_range)
         self._pins.warn_late()
+        storage = self._cache.storage
         if not self.is_healthy():
             return 0
         if hashes is None:
@@ -118,7 +121,7 @@ class LMCacheEngine:
         connection, name = (_PINS, str(lookup_id)) if pin else (_CALLS, self._name())
         found = next((found for each in prompts if (found := self._find(connection, name, each, 0, in_memory))), 0)
         if not pin:
-            self._cache.storage.end_lookup(connection, name)
+            storage.end_lookup(connection, name)
         else:
             self._pins.add(name)
         return self._worthwhile(found)
@@ -200,10 +203,12 @@ class LMCacheEngine:
 
     def is_healthy(self) -> bool:
         """As of at most a second ago."""
-        now = time.monotonic()
+        if self._is_closed:
+            return False
+        now, _ = time.monotonic(), self._opened.storage  # which raises after a fork
         if now - self._health[0] > _HEALTH_SECONDS:
-            self._health = now, not self._is_closed and self._cache.healthy
-        return not self._is_closed and bool(self._cache) and self._health[1]
+            self._health = now, self._opened.healthy
+        return self._health[1]
 
     def health(self) -> int:
         """0 where it is healthy."""
@@ -217,9 +222,9 @@ class LMCacheEngine:
     def close(self, drain_seconds: float = 10.0) -> bool:
         """Write what is on its way to other tiers, and give everything back.  False when not all of it was written in time.
         Closing it again does nothing; every other call raises LMCacheError then."""
-        is_written = self._opened.close(drain_seconds)
-        self._is_closed = True
-        return is_written
+        with self._copying:
+            self._is_closed = True
+        return self._opened.close(drain_seconds)
 
     # --- inside
 
@@ -270,7 +275,8 @@ class LMCacheEngine:
         try:
             for layers in steps:
                 if chunks:
-                    call.pages.to_objects(call.slots, chunks, prompt.end, self._addresses(references), layers)
+                    with self._copying:
+                        call.pages.to_objects(call.slots, chunks, prompt.end, self._addresses(references), layers)
                 yield
         except BaseException:
             if chunks:
@@ -296,7 +302,8 @@ class LMCacheEngine:
                 references = storage.acquire(_WORKER, name, prompt.space, named, first)
             for layers in steps:
                 if references is not None:
-                    call.pages.from_objects(call.slots, chunks, end, self._addresses(references), layers)
+                    with self._copying:
+                        call.pages.from_objects(call.slots, chunks, end, self._addresses(references), layers)
                 yield None
         finally:
             if references is not None:
