@@ -36,7 +36,7 @@ QUESTION_TOKENS: Final = 64
 MISS_TOKENS: Final = 512
 SELECTORS: Final = {"none": 0.0, "lego_link": 0.15, "cacheblend": 0.15}
 """Each with the share of tokens that it may recompute."""
-BLENDS: Final = {"lmcache.blend": "requests", "lmcache.blend_check_layers": [1]}
+BLENDS: Final = {"lmcache.blend": "requests"}
 OURS: Final = Subject(
     "ours",
     "this server, lmcache-vllm",

@@ -64,13 +64,13 @@ def _step(self: Any, steps: Any) -> Any:
     return _step_as_set(self, steps)
 
 
-def _run_or_fail(self: Any, batch: Any) -> None:
+def _run_or_fail(self: Any, batch: Any, entry: Any = None) -> None:
     fault = _control("fault")
     if fault == "pass":
         raise RuntimeError("planted")
     if fault == "rank" and get_tp_group().rank_in_group == 1:
         raise RuntimeError("planted")
-    _run(self, batch)
+    _run(self, batch, entry)
 
 
 def _wrong_rotary(table: Any, style: Any) -> Rotary:

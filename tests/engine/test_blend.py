@@ -151,6 +151,8 @@ def test_what_is_computed_again_is_exact_and_faults_are_seen(site: BlendSite, re
     site.control()
     assert_exact(site, reference, 1)
     assert_exact(site, reference, 2, {"lmcache.blend_selector": "cacheblend"})
+    assert "passes that begin at layer 'model.layers.1.self_attn.attn' differ by" in site.engine.log
+    assert "passes begin at the first layer" not in site.engine.log
     assert counts(site.ask(prompt(3), NONE_COMPUTED)) == (DOCUMENT_TOKENS, 0)
     for seed, fault in enumerate(("unturned", "swapped"), 4):
         site.control(fault=fault)

@@ -10,7 +10,7 @@ import pytest
 
 from engines.vllm.tests.test_element_order import observing
 from lmcache_kv_layout import LayoutError
-from lmcache_vllm.blend_gate import HALF_LIMIT, LIMIT, Scratch, rotaries, what_is_wrong
+from lmcache_vllm.blend_gate import HALF_LIMIT, LIMIT, Scratch, begins_at, rotaries, what_is_wrong
 from lmcache_vllm.blend_pages import BlendPages
 from lmcache_vllm.kv_caches import KVCaches
 from lmcache_vllm.placement import CacheGroup
@@ -84,6 +84,8 @@ class Model(Module):  # type: ignore[misc]
             self.layers.append(block)
         self.turns = turns
         self.value_shifts: dict[int, Turn] = {}
+        self.entry: Any = None
+        """What tokens enter a layer with, for those who ask."""
         self.by_name = {f"layers.{place}": block.self_attn.attn for place, block in enumerate(self.layers)}
 
     def batch(
@@ -93,16 +95,33 @@ class Model(Module):  # type: ignore[misc]
         slots = torch.tensor(blocks)[places // size] * size + places % size
         return torch.tensor(tokens)[places], places + shift, slots
 
-    def run(self, batch: Any) -> None:
+    def run(self, batch: Any, entry: Any = None) -> None:
+        """`entry`: the layer where the pass begins, and what is wrong behind it."""
+        first, wrong = entry or (0, 0.0)
+        self._run(batch, range(first, LAYERS), wrong)
+
+    def run_to(self, name: str, batch: Any) -> Any:
+        self._run(batch, range(list(self.by_name).index(name) + 1))
+        return SimpleNamespace(entry=self.entry)
+
+    def _run(self, batch: Any, layers: range, wrong: float = 0.0) -> None:
         tokens, positions, slots = batch
-        for place, turn in enumerate(self.turns):
+        for place in layers:
+            turn = self.turns[place]
             rows = torch.randn(2, VOCABULARY, HEADS, SIZE, generator=torch.Generator().manual_seed(place))[:, tokens]
             layer = self.by_name[f"layers.{place}"]
             value = self.value_shifts[place](rows[1], positions) if place in self.value_shifts else rows[1]
-            layer.store(layer, turn(rows[0], positions), value, layer.kv_cache, slots)
+            layer.store(layer, turn(rows[0], positions) + wrong, value, layer.kv_cache, slots)
 
 
 def tried(model: Model) -> str:
+    """What is wrong, if anything is."""
+    found, _ = tried_whole(model)
+    return found
+
+
+def tried_whole(model: Model, layer: str = "layers.1") -> tuple[str, bool]:
+    """And whether passes may begin at this layer."""
     names = tuple(model.by_name)
     tensors = {name: layer.kv_cache for name, layer in model.by_name.items()}
     groups = (CacheGroup(names, SLOTS),)
@@ -110,7 +129,9 @@ def tried(model: Model) -> str:
     pages = BlendPages(caches, model.by_name, rotaries(model, model.by_name))
     passes: Any = model
     config = SimpleNamespace(max_model_len=400, get_vocab_size=lambda: VOCABULARY)
-    return what_is_wrong(passes, pages, Scratch(pages, caches), config)
+    scratch = Scratch(pages, caches)
+    found = what_is_wrong(passes, pages, scratch, config)
+    return found, begins_at(layer, passes, pages, scratch, config)
 
 
 def alike(turn: Turn, embedding: Any, **options: Any) -> Model:
@@ -124,6 +145,25 @@ def alike(turn: Turn, embedding: Any, **options: Any) -> Model:
 def test_rotations_pass(dtype: Any, neox: bool, dim: int, magnitude: float) -> None:
     cos_sin = table(dim=dim, magnitude=magnitude)
     assert tried(alike(turned(cos_sin, neox=neox), Embedding(cos_sin, neox=neox), dtype=dtype)) == ""
+
+
+@pytest.mark.parametrize(
+    ("layer", "entry", "begins"),
+    [
+        ("layers.1", (1, 0.0), True),
+        ("layers.2", (2, 0.0), True),
+        ("layers.1", (1, 0.1), False),
+        ("layers.1", (2, 0.0), True),
+        ("layers.1", (LAYERS, 0.0), False),
+        ("layers.1", None, False),
+        ("layers.0", None, True),
+    ],
+)
+def test_passes_begin_at_a_layer_where_that_makes_no_difference(layer: str, entry: Any, begins: bool) -> None:
+    """One that begins too late is seen by the layers that it leaves out."""
+    model = alike(turned(table()), Embedding(table()))
+    model.entry = entry
+    assert tried_whole(model, layer) == ("", begins)
 
 
 def test_layers_may_have_a_base_of_their_own_or_no_rotation() -> None:

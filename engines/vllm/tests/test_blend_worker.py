@@ -23,6 +23,7 @@ from lmcache_client import LMCacheError, NoAnswerError
 from lmcache_client.blend import BLEND_COMMIT, BLEND_PREPARE, BlendSegment, BlendSlots
 from lmcache_client.messages import SlotDescriptor
 from lmcache_vllm import worker
+from lmcache_vllm.blend_entry import Entries, Entry, entered, layers_before, watched
 from lmcache_vllm.blend_load import load_blend
 from lmcache_vllm.blend_pages import attention_paid
 from lmcache_vllm.blend_ranks import OneRank
@@ -84,21 +85,28 @@ class Model:
     paid: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(64, np.float32))
     """Attention of each token of the question."""
     asking: list[int] = field(default_factory=list)
+    entered: list[str] = field(default_factory=list)
+    hides: bool = False
+    """It does not say what tokens enter a layer with."""
 
     def batch(self, runs: Sequence[range], token_ids: Sequence[int], block_ids: Sequence[int], size: int) -> Any:
         return SimpleNamespace(positions=torch.tensor([position for run in runs for position in run]))
 
-    def run(self, batch: Any, until: str | None = None) -> None:
+    def run(self, batch: Any, entry: Entry | None = None, until: str | None = None) -> None:
+        """Tokens enter each layer with their positions."""
         positions = batch.positions.tolist()
         if self.fails(positions):
             raise RuntimeError("out of memory")
         self.passes.append((positions, until))
+        if entry is not None:
+            assert entry.tensors[0].tolist() == positions
+            self.entered.append(entry.layer)
 
-    def run_to(self, name: str, batch: Any) -> Any:
+    def run_to(self, name: str, batch: Any, entry: Entry | None = None) -> Any:
         """Its queries are the positions."""
-        self.run(batch, name)
+        self.run(batch, entry, name)
         self.written.setdefault(name, set()).update(batch.positions.tolist())
-        return batch.positions[:, None]
+        return batch.positions[:, None], None if self.hides else Entry(name, (batch.positions,))
 
     def attention(self, name: str, queries: Any, positions: Any, keys: Any) -> Any:
         assert queries[:, 0].tolist() == positions.tolist()
@@ -230,6 +238,73 @@ def test_a_probe_chooses_the_tokens_whose_k_deviates_most() -> None:
     assert [name for _, name in model.passes] == ["layer.1", "layer.1", "layer.1", None]
     assert [position for positions, name in model.passes if name for position in positions] == [*range(64)]
     assert model.passes[-1] == ([*range(32, 40), *range(44, 64)], None)
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_no_layer_is_computed_twice_for_a_token(hides: bool) -> None:
+    model = Model({"layer.0": DEVIATION, "layer.1": DEVIATION}, hides=hides)
+    load = order(segment(0, 32), segment(32, 64), selector="cacheblend", ratios=(0.5, 0.25))
+    run(blending(model, blend_check_layers=(0, 1), blend_step_tokens=20), step(load))
+    assert model.entered == ([] if hides else ["layer.0"] * 2 + ["layer.1"])
+
+
+def test_a_token_that_no_pass_has_left_begins_at_the_first_layer() -> None:
+    entries = Entries("layer.1", 8)
+    entries.add(torch.tensor([6, 2]), Entry("layer.1", (torch.tensor([60, 20]), torch.tensor([[1], [2]]))))
+    found = entries.of(torch.tensor([2, 6]))
+    assert found is not None
+    assert [each.tolist() for each in found.tensors] == [[20, 60], [[2], [1]]]
+    assert entries.of(torch.tensor([2, 3])) is None
+    entries.add(torch.tensor([3]), None)
+    assert entries.of(torch.tensor([3])) is None
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Counts its calls, and changes what it is given where it is, as fused norms do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.Identity()
+        self.calls = 0
+
+    def forward(self, hidden: Any, residual: Any) -> Any:
+        self.calls += 1
+        residual += hidden
+        return self.attention(hidden * 2), residual
+
+
+class Decoder(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, hidden: Any) -> Any:
+        residual = torch.zeros_like(hidden)
+        for layer in self.layers:
+            hidden, residual = layer(hidden, residual)
+        return hidden, residual
+
+
+def test_a_pass_that_begins_at_a_layer_ends_as_one_from_the_first() -> None:
+    model, hidden = Decoder(), torch.arange(12.0).reshape(4, 3)
+    before = layers_before(model, "layers.2.attention")
+    assert list(before) == list(model.layers)[:2]
+    assert not layers_before(model, "layers")
+    with watched(before, "two", 4) as found:
+        whole = model(hidden.clone())
+    entries = Entries("two", 4)
+    entries.add(torch.arange(4), found())
+    some = entries.of(torch.tensor([3, 1]))
+    assert some is not None
+    with entered(before, some):
+        part = model(hidden[[3, 1]].clone())
+    assert [each.tolist() for each in part] == [each[[3, 1]].tolist() for each in whole]
+    assert [layer.calls for layer in model.layers] == [1, 1, 2]
+    model(hidden.clone())
+    assert [layer.calls for layer in model.layers] == [2, 2, 3], "it is as it was"
+    with watched(before, "two", 5) as found:
+        model(hidden.clone())
+    assert found() is None, "not one row for each token"
 
 
 def test_several_check_layers_filter_one_after_the_other() -> None:

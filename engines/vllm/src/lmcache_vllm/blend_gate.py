@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,8 +43,14 @@ other positions, rounded: of 1e-3 with angles far out in float32, of 0.1 in bflo
 many times that is allowed. A wrong rotation makes differences of about 1."""
 
 
-def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> Blending | str:
+def open_blending(
+    runner: Any,
+    caches: KVCaches | None,
+    settings: Settings,
+    watch_layers: Callable[[Callable[[str], None]], None],
+) -> Blending | str:
     """What blends with this model runner, or why KV of its model cannot be moved. All ranks call it at once, and get as much.
+    What `watch_layers` is given wants to be called before the attention of each layer, with its name, from then on.
 
     Runs the model. The last blocks of the KV cache are overwritten: no request may run.
     """
@@ -55,6 +61,7 @@ def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> B
     several = runner.parallel_config.tensor_parallel_size > 1
     ranks: Ranks = TensorParallelRanks(get_tp_group().cpu_group) if several else OneRank()
     passes = ModelPass(runner)
+    watch_layers(passes.before_layer)
     reason = ""
     try:
         if caches is None:
@@ -74,6 +81,8 @@ def open_blending(runner: Any, caches: KVCaches | None, settings: Settings) -> B
         reason = f"the model cannot be called for chosen tokens: {error}"
     if not ranks.agree(not reason):
         return reason or "another worker cannot"
+    layer = pages.layer_names[settings.blend_check_layers[-1]]
+    passes.begins_anywhere = ranks.agree(begins_at(layer, passes, pages, scratch, runner.model_config))
     scheduler = runner.scheduler_config
     tokens_max = min(settings.blend_step_tokens, scheduler.max_num_batched_tokens)
     return Blending(passes, pages, ranks, settings, tokens_max=tokens_max, rows_max=scheduler.max_num_seqs)
@@ -146,9 +155,7 @@ class Scratch:
 
 def what_is_wrong(passes: ModelPass, pages: BlendPages, scratch: Scratch, model_config: Any) -> str:
     """What is wrong with moved KV, in words; empty: nothing."""
-    generator = random.Random(0)
-    tokens = [generator.randrange(model_config.get_vocab_size()) for _ in range(TOKENS)]
-    runs = (range(TOKENS),)
+    tokens, runs = _tokens(model_config), (range(TOKENS),)
     far = min(model_config.max_model_len, pages.positions or model_config.max_model_len) - TOKENS - 1
     if far < max(SHIFTS):
         return f"the model has {far + TOKENS + 1} positions, too few to be tried"
@@ -158,7 +165,7 @@ def what_is_wrong(passes: ModelPass, pages: BlendPages, scratch: Scratch, model_
     for shift in sorted({*SHIFTS, far}):
         passes.run(passes.batch(runs, tokens, scratch.computed, pages.block_tokens, shift))
         pages.write(scratch.buffer.ctypes.data, scratch.chunk.chunk_tokens, range(TOKENS), scratch.moved, 0, shift)
-        errors = list(_errors(pages, scratch))
+        errors = list(_errors(pages, scratch.computed, scratch.moved))
         noise = {name: error for what, name, error in errors if what == "V"} | {pages.layer_names[0]: 0.0}
         for what, name, error in errors:
             worst = max(worst, error)
@@ -173,11 +180,37 @@ def what_is_wrong(passes: ModelPass, pages: BlendPages, scratch: Scratch, model_
     return ""
 
 
-def _errors(pages: BlendPages, scratch: Scratch) -> Iterator[tuple[str, str, float]]:
-    """For each layer and K and V: how far what was moved is from what was computed, relative to the largest value."""
+def begins_at(layer: str, passes: ModelPass, pages: BlendPages, scratch: Scratch, model_config: Any) -> bool:
+    """Whether a pass that begins at this layer writes what a whole one does; after `what_is_wrong`. Models may do more than we
+    know between their layers."""
+    if layer == pages.layer_names[0]:
+        return True
+    tokens, (limit, _) = _tokens(model_config), LIMIT if pages.item_bytes == 4 else HALF_LIMIT
+    batch = passes.batch((range(TOKENS),), tokens, scratch.computed, pages.block_tokens)
+    try:
+        entry = passes.run_to(layer, batch).entry
+        if entry is not None:
+            passes.run(batch, entry)
+            worst = max(error for _, _, error in _errors(pages, scratch.first, scratch.computed))
+            logger.info("passes that begin at layer '%s' differ by %.2g of a layer's largest value", layer, worst)
+            if worst <= limit:
+                return True
+    except Exception:
+        logger.exception("a pass that begins at layer '%s' failed", layer)
+    logger.warning("passes begin at the first layer: layers of this model are not called one after the other")
+    return False
+
+
+def _tokens(model_config: Any) -> list[int]:
+    generator = random.Random(0)
+    return [generator.randrange(model_config.get_vocab_size()) for _ in range(TOKENS)]
+
+
+def _errors(pages: BlendPages, *places: Sequence[int]) -> Iterator[tuple[str, str, float]]:
+    """For each layer and K and V: how far the second blocks are from the first, relative to the largest value."""
     positions = torch.arange(TOKENS)
     for name in pages.layer_names:
         for what, rows in (("K", pages.keys), ("V", pages.values)):
-            computed, moved = (rows(name, blocks, positions) for blocks in (scratch.computed, scratch.moved))
+            computed, other = (rows(name, blocks, positions) for blocks in places)
             largest = float(computed.abs().max())
-            yield what, name, float((moved - computed).abs().max()) / (largest or 1.0)
+            yield what, name, float((other - computed).abs().max()) / (largest or 1.0)

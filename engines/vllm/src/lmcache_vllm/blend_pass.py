@@ -7,14 +7,17 @@ own position. vLLM writes K and V of all rows before it attends, so that each ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+from lmcache_vllm.blend_entry import Entry, entered, layers_before, watched
 from lmcache_vllm.blend_pages import attention_paid
 
 
@@ -33,6 +36,15 @@ class Batch:
     slots: Mapping[str, torch.Tensor]
 
 
+class Reached(NamedTuple):
+    """A layer in which a pass ended."""
+
+    queries: torch.Tensor
+    """`[token][head x element]`."""
+    entry: Entry | None
+    """None: what its tokens enter it with is not known."""
+
+
 class ModelPass:
     """Calls the model of a vLLM model runner. Everything on the model's thread."""
 
@@ -40,6 +52,17 @@ class ModelPass:
         self._runner = runner
         self._layers = runner.vllm_config.compilation_config.static_forward_context
         self._until: str | None = None
+        self._reached = ""
+        self._last = ""
+        """The last layer of a whole pass; empty: there was none."""
+        self._layers_before = cache(self._find_layers_before)
+        self.begins_anywhere = True
+        """Whether a pass may begin at a layer."""
+
+    def _find_layers_before(self, layer_name: str) -> Sequence[nn.Module]:
+        model, wanted = self._runner.get_model(), self._layers[layer_name]
+        path = next((path for path, module in model.named_modules() if module is wanted), "")
+        return layers_before(model, path)
 
     def batch(
         self,
@@ -89,8 +112,15 @@ class ModelPass:
         }
         return Batch(positions, inputs, attention, slot_mappings)
 
-    def run(self, batch: Batch) -> None:
-        """Write K and V of these tokens in all layers."""
+    def run(self, batch: Batch, entry: Entry | None = None) -> None:
+        """Write K and V of these tokens in all layers. With an `entry` of these tokens the pass begins there."""
+        if self._last:  # what comes out of it is asked of no token here
+            self._run_to(self._last, batch, entry, ())
+            return
+        self._run(batch)
+        self._last = self._reached
+
+    def _run(self, batch: Batch) -> None:
         tokens = len(batch.positions)
         with (
             self._without_adapters(tokens),
@@ -120,18 +150,24 @@ class ModelPass:
             if of_batch is not None:
                 runner.lora_manager.set_active_adapters(set(), of_batch)
 
-    def run_to(self, layer_name: str, batch: Batch) -> torch.Tensor:
-        """Write K and V of these tokens in the layers up to this one, whose attention does not run. Returns its queries:
-        `[token][head x element]`."""
+    def run_to(self, layer_name: str, batch: Batch, entry: Entry | None = None) -> Reached:
+        """Write K and V of these tokens in the layers up to this one, whose attention does not run. `entry` is as for `run`."""
+        before = self._layers_before(layer_name) if self.begins_anywhere else ()
+        return self._run_to(layer_name, batch, entry, before)
+
+    def _run_to(self, layer_name: str, batch: Batch, entry: Entry | None, before: Sequence[nn.Module]) -> Reached:
         queries: list[torch.Tensor] = []
         hook = self._layers[layer_name].register_forward_pre_hook(
             lambda layer, args, named: queries.append(args[0] if args else named["query"]), with_kwargs=True
         )
         self._until = layer_name
+        start = entered(self._layers_before(entry.layer), entry) if entry else nullcontext()
         try:
-            self.run(batch)
-        except LayerReachedError:
-            return queries[0]
+            with start, watched(before, layer_name, len(batch.positions)) as found:
+                try:
+                    self._run(batch)
+                except LayerReachedError:
+                    return Reached(queries[0], found())
         finally:
             self._until = None
             hook.remove()
@@ -147,5 +183,6 @@ class ModelPass:
 
     def before_layer(self, name: str) -> None:
         """K and V of this layer were written; its attention is about to run. Raises LayerReachedError to end a pass there."""
+        self._reached = name
         if name == self._until:
             raise LayerReachedError

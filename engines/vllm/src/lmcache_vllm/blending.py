@@ -16,11 +16,13 @@ import numpy.typing as npt
 import torch
 
 from lmcache_blend_select import Facts, Need, Segment, SelectorError, budget, select, selector
+from lmcache_vllm.blend_entry import Entries
 from lmcache_vllm.blend_ranks import Ranks
 from lmcache_vllm.metadata import BlendLoad, BlendResult, BlendStep
 from lmcache_vllm.settings import Settings
 
 if TYPE_CHECKING:  # vLLM comes with them
+    from lmcache_vllm.blend_entry import Entry
     from lmcache_vllm.blend_pages import BlendPages
     from lmcache_vllm.blend_pass import Batch, ModelPass
 
@@ -82,6 +84,10 @@ class Blend:
         """By position, that of the question at the check layer that is measured."""
         self.deviation: npt.NDArray[np.float32] = np.empty(0, np.float32)
         """By position, at the check layer that is measured; NaN where it was not."""
+        self.entries: Entries | None = None
+        """Where the next pass begins; None: at the first layer."""
+        self.reached: Entries | None = None
+        """What the passes to a check layer have left so far."""
         self.course: Course = iter(())
         self.next: Slice | None = None
 
@@ -142,10 +148,6 @@ class Blending:
                 self.forget(step.id)
         return over
 
-    def before_layer(self, name: str) -> None:
-        """See `ModelPass`."""
-        self._passes.before_layer(name)
-
     def forget(self, blend_id: int) -> None:
         """It is over, or was called off."""
         self._running.pop(blend_id, None)
@@ -164,14 +166,26 @@ class Blending:
         order, block_tokens = blend.order, self.pages.block_tokens
         batch = self._together(lambda: self._passes.batch(part.runs, blend.token_ids, order.block_ids, block_tokens))
 
-        self._together(lambda: self._measure(blend, part.until, batch) if part.until else self._passes.run(batch))
+        self._together(lambda: self._pass(blend, part.until, batch))
         blend.next = self._together(lambda: next(blend.course, None))
+
+    def _pass(self, blend: Blend, until: str | None, batch: Batch) -> None:
+        if until:
+            self._measure(blend, until, batch)
+        else:
+            self._passes.run(batch, self._entry(blend, batch))
+
+    @staticmethod
+    def _entry(blend: Blend, batch: Batch) -> Entry | None:
+        return blend.entries.of(batch.positions) if blend.entries else None
 
     def _measure(self, blend: Blend, layer: str, batch: Batch) -> None:
         """Run a pass to this layer, and see how far its K is from what was loaded, and what the question attends to."""
         blocks = blend.order.block_ids
         before = self.pages.keys(layer, blocks, batch.positions)
-        queries = self._passes.run_to(layer, batch)
+        queries, entry = self._passes.run_to(layer, batch, self._entry(blend, batch))
+        if blend.reached:
+            blend.reached.add(batch.positions, entry)
         moved = self.pages.keys(layer, blocks, batch.positions) - before
         blend.deviation[batch.positions.numpy()] = moved.square().sum((1, 2)).cpu().numpy()
         asking = batch.positions >= blend.order.end - QUESTION_TOKENS
@@ -217,7 +231,11 @@ class Blending:
         for place, (layer, count) in enumerate(zip(layers, counts, strict=True)):
             blend.deviation = np.full(blend.order.end, np.nan, np.float32)
             blend.attention = np.zeros(blend.order.end, np.float32)
-            yield from self._slices(blend.with_gaps(chosen), self.pages.layer_names[layer])
+            name = self.pages.layer_names[layer]
+            blend.reached = Entries(name, blend.order.end)
+            yield from self._slices(blend.with_gaps(chosen), name)
+            # All layers before are fresh, and are not computed again.
+            blend.entries, blend.reached = blend.reached, None
             deviation = np.where(chosen, self._ranks.add(blend.deviation), np.float32(np.nan))
             measured.append(deviation[blend.moved])
             attention = None

@@ -103,6 +103,7 @@ class WorkerSide:
         self._link: _Link | None = None
         self._caches: KVCaches | None = None
         self._blending: Blending | None = None
+        self._before_layer: Callable[[str], None] | None = None
         self._blends: dict[int, _Blend] = {}
         self._blend_refused = "" if settings.blend == "off" else NO_RUNNER
         self._failed_blocks: set[int] = set()
@@ -145,15 +146,18 @@ class WorkerSide:
         except ImportError as error:
             self._refuse_blends(f"{error}; install lmcache-vllm[blend]")
             return
-        opened = open_blending(runner, self._caches, self._settings)
+        opened = open_blending(runner, self._caches, self._settings, self._watch_layers)
         if isinstance(opened, str):
             self._refuse_blends(opened)
         else:
             self._blending, self._blend_refused = opened, ""
 
+    def _watch_layers(self, before_layer: Callable[[str], None]) -> None:
+        self._before_layer = before_layer
+
     def _refuse_blends(self, reason: str) -> None:
         logger.error("blending is off: %s", reason)
-        self._blend_refused = reason
+        self._blend_refused, self._before_layer = reason, None
 
     # Each step, in this order
 
@@ -184,8 +188,8 @@ class WorkerSide:
     def before_layer(self, name: str) -> None:
         """K and V of this layer are written, its attention is next. Raises an exception of blend_pass.py where a pass ends."""
         self._layers.before(name)
-        if self._blending is not None:
-            self._blending.before_layer(name)
+        if self._before_layer is not None:
+            self._before_layer(name)
 
     def after_layer(self, name: str) -> None:
         """Its attention is over."""
