@@ -25,7 +25,7 @@ from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
 from lmcache_vllm.request_state import RequestState
 from lmcache_vllm.scheduler_lookups import PATIENCE_SECONDS, SchedulerLookups
-from lmcache_vllm.segments import chain, is_stored_somehow
+from lmcache_vllm.segments import chain, is_found
 from lmcache_vllm.server_port import Server, ServerPort
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.stats import Counters
@@ -271,7 +271,7 @@ class SchedulerSide:
         if segment.start == 0:
             is_exact = state.tainted_from is None or segment.stop <= state.tainted_from
             return is_exact and len(segment) % chunk > 0
-        return not is_stored_somehow(state, segment)
+        return not is_found(state, segment)
 
     def _stores_of(
         self,

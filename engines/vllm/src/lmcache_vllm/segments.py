@@ -139,11 +139,13 @@ def _start(segment: BlendSegment) -> int:
     return segment.start
 
 
-def is_stored_somehow(state: RequestState, segment: range) -> bool:
-    """Whether the lookup of its request has found something of it."""
+def is_found(state: RequestState, segment: range) -> bool:
+    """Whether the lookup of its request has found all of it, in whatever pieces. What has lost a chunk is stored once more."""
     lookup = state.lookup
     if lookup is None or lookup.server is not state.server:
         return False
-    return segment.start < (lookup.hit_tokens or 0) or any(
-        each.start < segment.stop and segment.start < each.end for each in lookup.segments
-    )
+    reached = max(segment.start, lookup.hit_tokens or 0)
+    for each in lookup.segments:
+        if each.start <= reached:
+            reached = max(reached, each.end)
+    return reached >= segment.stop
