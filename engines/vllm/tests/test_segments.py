@@ -169,13 +169,17 @@ def test_whole_chunks_at_the_start_of_a_prompt_are_stored_as_its_prefix() -> Non
     assert store.segment is None
 
 
-def test_what_was_found_is_not_stored_again() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_was_found_as_a_whole_is_not_stored_again(whole: bool) -> None:
     rig = scheduling()
     rig.store(RequestFacts("d", DOCUMENT, 8), 8)
+    if whole:
+        rig.server.objects["", *DOCUMENT, *[PADDING] * 5] = ()
     rig.side.on_new_request(PROMPT)
     rig.side.matched_tokens("r", 0)
     rig.side.on_allocated("r", TABLE, 0)
-    assert [each.segment for each in rig.step(0, 18).stores if each.segment] == [SegmentPlace(0, 3)]
+    stored_again = [] if whole else [SegmentPlace(4, 11)]
+    assert [each.segment for each in rig.step(0, 18).stores if each.segment] == [SegmentPlace(0, 3), *stored_again]
 
 
 @pytest.mark.parametrize(("space", "names"), [("", 1), (f"##blend%%{VARIANT}", 1)])
