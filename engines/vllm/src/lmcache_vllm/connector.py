@@ -159,7 +159,11 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
     def bind_model_runner(self, runner: Any) -> None:
         """`runner` is vLLM's, of this worker: blends run its model. Called by `BlendWorker`, before the first step."""
-        self._working.bind_model_runner(runner)
+        self.bind_connector_metadata(StepPlan())  # vLLM calls for each layer in steps alone
+        try:
+            self._working.bind_model_runner(runner)
+        finally:
+            self.clear_connector_metadata()
 
     def handle_preemptions(self, kv_connector_metadata: StepPlan) -> None:
         self._working.on_step(kv_connector_metadata)
