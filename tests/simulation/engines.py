@@ -166,7 +166,9 @@ class SimulatedPages:
                 ctypes.memmove(address + half, right[half:], half)
         return PAYLOAD_BYTES * len(chunks)
 
-    def scatter(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
+    def scatter(
+        self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int], layer: int | None = None
+    ) -> int:
         engine, half = self._engine, PAYLOAD_BYTES // 2
         for chunk, address in zip(chunks, addresses, strict=True):
             segment, offset = self._place(address)
