@@ -406,6 +406,7 @@ def test_metrics_count_what_was_found(server: Server, engine: FakeEngine) -> Non
     values = {each.name: each.value for each in server.samples() if each.name.startswith("lmcache_blend.")}
     names = ("lookup_requests", "lookup_prefix_hit_tokens", "lookup_non_prefix_hit_tokens", "lookup_storage_hits")
     assert [values[f"lmcache_blend.{name}"] for name in names] == [1, 2 * SIZE, 3 * SIZE, 3]
+    assert values["lmcache_blend.lookup_hit_tokens"] == 5 * SIZE
     assert values["lmcache_blend.retrieve_chunks"] == 3
     assert values["lmcache_blend.index_chunks"] == 5
     assert server.status()["modules"]["blend"]["chunks"] == 5

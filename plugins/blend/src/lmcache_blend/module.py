@@ -252,7 +252,8 @@ class BlendModule(RequestModule):
         """The engine gets this answer."""
         events, key, segments = self._context.events, prompt.key, len(answer.segments)
         tokens = segments * self._context.chunk_tokens
-        self.count(prefix_tokens=answer.prefix_tokens, segment_tokens=tokens)
+        prefix = answer.prefix_tokens
+        self.count(hit_tokens=prefix + tokens, prefix_tokens=prefix, segment_tokens=tokens)
         if events.wants(BlendLookupAnswered):
             events.publish(
                 BlendLookupAnswered(
@@ -260,7 +261,7 @@ class BlendModule(RequestModule):
                     model_name=key.model_name,
                     cache_salt=key.cache_salt,
                     prompt_tokens=key.end,
-                    prefix_tokens=answer.prefix_tokens,
+                    prefix_tokens=prefix,
                     segments=segments,
                     segment_tokens=tokens,
                     seconds=self._context.clock.monotonic() - prompt.began,

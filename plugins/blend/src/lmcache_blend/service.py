@@ -15,6 +15,7 @@ _COUNTERS: Final[Mapping[str, SampleKind]] = {
     for name, metric, unit, description in (
         ("lookups", "lookup_requests", "1", "Lookups of engines that blend."),
         ("lookup_tokens", "lookup_requested_tokens", "{token}", "Tokens of the prompts of these lookups."),
+        ("hit_tokens", "lookup_hit_tokens", "{token}", "Tokens of these that were found."),
         ("prefix_tokens", "lookup_prefix_hit_tokens", "{token}", "Tokens found as a prefix."),
         ("segment_tokens", "lookup_non_prefix_hit_tokens", "{token}", "Tokens found behind the prefix."),
         (
