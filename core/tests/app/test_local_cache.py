@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,18 @@ def test_endpoints_that_others_reach_are_refused(cache: LocalCache, tmp_path: Pa
     assert cache.serve("tcp://127.0.0.1:0")
     with pytest.raises(ConfigError, match="already"):
         cache.serve("tcp://127.0.0.1:0")
+
+
+def test_of_threads_that_serve_it_at_once_one_does(cache: LocalCache) -> None:
+    served: list[str] = []
+
+    def serve() -> None:
+        with suppress(ConfigError):
+            served.append(cache.serve("tcp://127.0.0.1:0"))
+
+    threads = [threading.Thread(target=serve) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(served) == 1

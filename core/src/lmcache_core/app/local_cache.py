@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -47,6 +48,7 @@ class LocalCache:
 
     def __init__(self, server: Server) -> None:
         self._running, self._process, self._is_closed = server, os.getpid(), False
+        self._serving = threading.Lock()
 
     @property
     def _server(self) -> Server:
@@ -104,10 +106,10 @@ class LocalCache:
         time to.  Returns the endpoint.  Raises LMCacheError."""
         parts = self._server.parts
         port = parts.engine_port
-        if port.endpoint:
-            raise ConfigError(f"this cache is served at {port.endpoint} already")
-        _check_private(endpoint)
-        with ExitStack() as undo:
+        with self._serving, ExitStack() as undo:
+            if port.endpoint:
+                raise ConfigError(f"this cache is served at {port.endpoint} already")
+            _check_private(endpoint)
             open_port(parts.common, port, endpoint.removeprefix("tcp://").removesuffix(":0"), 0, undo)
             undo.pop_all()  # `close` gives it back
         parts.info = replace(parts.info, engine_endpoint=port.endpoint)
