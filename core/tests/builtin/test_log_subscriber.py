@@ -34,6 +34,9 @@ LINES = {
     "INFO L1 had no room for chunks reason=quota cache_salt='tenant' chunks=3": StoreRefused(
         "model", "tenant", 3, "quota"
     ),
+    "INFO L1 had no room for chunks reason=frozen cache_salt='tenant' chunks=3": StoreRefused(
+        "model", "tenant", 3, "frozen"
+    ),
     "WARNING objects will not reach L2 adapter=any objects=2 bytes=20 reason=controller_behind": StoresDropped(
         "", 2, 20, "controller_behind"
     ),

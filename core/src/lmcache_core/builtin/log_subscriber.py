@@ -143,8 +143,8 @@ def _stores_dropped(kind: Kind, amounts: Sequence[int]) -> None:
 
 def _stores_refused(kind: Kind, amounts: Sequence[int]) -> None:
     (reason, cache_salt), (chunks,) = kind, amounts
-    # a quota does what an operator wants of it
-    level = logging.INFO if reason in ("quota", "stopping") else logging.WARNING
+    # a quota and a freeze do what an operator wants of them
+    level = logging.INFO if reason in ("quota", "stopping", "frozen") else logging.WARNING
     logger.log(level, "L1 had no room for chunks reason=%s cache_salt=%r chunks=%d", reason, cache_salt, chunks)
 
 
