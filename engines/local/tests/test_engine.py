@@ -201,3 +201,22 @@ def test_another_process_finds_in_files_what_this_one_stored(tmp_path: Path) -> 
         assert all(torch.equal(mine[:whole], stored[:whole]) for mine, stored in zip(again, kv, strict=True))
         assert engine.clear() == 4
         assert engine.lookup(TOKENS) == 4 * CHUNK, "files stay"
+
+
+def test_a_store_of_the_lm_protocol_is_a_tier() -> None:
+    pytest.importorskip("lmcache_l2_lm")
+    from plugins.l2_lm.tests.running import running
+
+    kv = kv_cache()
+    fill(kv, THERE, TOKENS)
+    with running() as store:
+        remote: dict[str, Any] = {"remote_url": f"lm://127.0.0.1:{store.port}"}
+        with opened(kv, **remote) as engine:
+            engine.store(TOKENS, slot_mapping=slots(THERE))
+        assert store.values.stats().values == 4
+        again = kv_cache()
+        with opened(again, **remote) as engine:
+            assert engine.lookup(TOKENS) == 4 * CHUNK
+            assert engine.retrieve(TOKENS, slot_mapping=slots(THERE)).sum() == 4 * CHUNK
+        whole = 4 * CHUNK // BLOCK
+        assert all(torch.equal(mine[:whole], stored[:whole]) for mine, stored in zip(again, kv, strict=True))

@@ -11,7 +11,7 @@ from lmcache_l2_lm.line import Line
 from lmcache_l2_lm.store_server.values import MediumError
 
 MAPPED_BYTES: Final = 1 << 20
-"""A longer value has pages of its own, which are huge ones where the system has them."""
+"""A longer value has pages of its own, which go back to the system with it."""
 SPARE_BYTES: Final = 64 << 20
 """Most that is kept of values that went, for the next ones of their length: new pages have to be cleared, which costs as much
 as receiving them."""
@@ -90,9 +90,5 @@ class StoredInMemory:
 def _memory(length: int) -> memoryview:
     if length < MAPPED_BYTES:
         return memoryview(bytearray(length))
-    pages = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        pass  # this kernel has none
-    return memoryview(pages)
+    # Not huge ones: to find those may take seconds for each GB.
+    return memoryview(mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
