@@ -37,7 +37,7 @@ def test_every_remedy_names_a_distribution_that_there_is() -> None:
         each.name for module in (blend, handoff) for each in vars(module).values() if isinstance(each, Operation)
     }
     sources = [file.read_text() for file in ROOT.glob("plugins/*/src/**/messages.py")]
-    of_plugins = {name for source in sources for name in re.findall(r'\bOperation\("(\w+)"', source)}
+    of_plugins = {name for source in sources for name in re.findall(r'\bOperation\(\s*"(\w+)"', source)}
     assert set(known.operations) <= {*by_name, *of_plugins, *(each.name for each in KNOWN_REQUESTS)}
 
 
