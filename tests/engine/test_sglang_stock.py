@@ -107,19 +107,19 @@ def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSit
 
 def test_tenants_do_not_hit_each_others_prompts(site: SglangSite, truth: Reference) -> None:
     tokens = prompt(7)
-    said = [
-        {},
-        {"cache_salt": "one"},
-        {"cache_salt": "two"},
-        {"extra_key": "one"},
-        {"cache_salt": "one", "extra_key": "x"},
+    tenants: list[tuple[str | None, str | None]] = [
+        (None, None),
+        ("one", None),
+        ("two", None),
+        (None, "x"),
+        ("one", "x"),
     ]
     answers = []
-    for names in said:
+    for salt, key in tenants:
         site.engine.flush()
-        answers.append(site.engine.ask_for(tokens, **names))
+        answers.append(site.engine.ask_for(tokens, cache_salt=salt, extra_key=key))
         site.engine.flush()
-        answers.append(site.engine.ask_for(tokens, **names))
+        answers.append(site.engine.ask_for(tokens, cache_salt=salt, extra_key=key))
     assert_computed(answers[::2])
     assert_cached(answers[1::2], CHUNK_TOKENS)
     assert_right(answers, truth.answers([tokens] * len(answers)))
