@@ -33,6 +33,8 @@ NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $
 OWN := libs/blend_select libs/client libs/kv_identity libs/kv_layout engines/vllm
 # What an engine has that opens its cache in its own process, in an environment without the public package.
 IN_PROCESS := core engines/local libs/l2_adapter libs/object_files libs/object_remote plugins/l2_fs plugins/l2_fs_native plugins/l2_redis plugins/policies
+# What SGLang's environment has of ours.
+SGLANG_OWN := libs/client libs/kv_identity engines/sglang
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 side_by_side = $(if $(filter-out 1,$(1)),-n $(1) --dist loadfile --no-loadscope-reorder)
 
@@ -45,6 +47,7 @@ NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
 ENGINE_OWN := .venv-engine/.own
 SGLANG_READY := .venv-sglang/.ready
+SGLANG_ENGINE := .venv-sglang/.own
 IN_PROCESS_READY := .venv-in-process/.ready
 DOCS_READY := .venv-docs/.ready
 ENGINE_TESTS := .venv-engine/.tests
@@ -69,7 +72,7 @@ help:
 
 setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS) $(IN_PROCESS_READY) $(MODEL) $(SYSTEM_READY)
 
-setup-sglang: $(SGLANG_READY)
+setup-sglang: $(SGLANG_ENGINE)
 
 demo:
 	@$(MAKE) --silent --jobs 2 $(DEMO_READY) $(MODEL)
@@ -90,7 +93,7 @@ test-all: setup check docs
 	.venv/bin/python -m pytest -m "engine and not alone" $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS) || engines=$$?; \
 	.venv/bin/python -m pytest -m "not engine" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS) && exit $$engines
 
-test-sglang: $(PROJECT_READY) $(NATIVE_READY) $(SGLANG_READY) $(MODEL)
+test-sglang: $(PROJECT_READY) $(NATIVE_READY) $(SGLANG_ENGINE) $(MODEL)
 	.venv/bin/python -m pytest -m sglang $(PYTEST_ARGS)
 
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)
@@ -156,6 +159,10 @@ $(SGLANG_READY): demo/requirements-sglang.txt
 	@.venv-sglang/bin/python -m scripts.pip_progress "SGLang" --no-compile --no-deps -r $<
 	@.venv-sglang/bin/python -m scripts.cpu_torch $< $(TORCH_INDEX)
 	@SGLANG_USE_CPU_ENGINE=1 PYTHONPATH=tests/stand_ins .venv-sglang/bin/python -W ignore -c "import sglang.srt.managers.scheduler"
+	@touch $@
+
+$(SGLANG_ENGINE): $(SGLANG_READY) $(SGLANG_OWN:%=%/pyproject.toml)
+	@.venv-sglang/bin/python -m scripts.pip_progress "SGLang" --no-deps --no-build-isolation $(SGLANG_OWN:%=-e %)
 	@touch $@
 
 $(ENGINE_OWN): $(ENGINE_READY) $(OWN:%=%/pyproject.toml)

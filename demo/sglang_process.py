@@ -31,6 +31,7 @@ MODULES: Final = (
     "lmcache.v1.config",
     "lmcache.v1.multiprocess.transfer_context",
     "lmcache.v1.multiprocess.transport.factory",
+    "lmcache_sglang.linker",
 )
 """What engines import: 25 s of a core, once for all engines of a process."""
 MODELS: Final = frozenset({"llama", "deepseek_v2"})
@@ -63,8 +64,9 @@ def _preloaded() -> Preloaded:
 class SglangProcess(EngineProcess):
     """One SGLang engine, used as an `EngineProcess` is.
 
-    `port` is the cache server's engine port; None makes an engine without a cache.  `options` are more of the engine's
-    arguments, `client` more of the settings of its client of the server.  Not thread-safe: one question at a time.
+    `port` is the cache server's engine port; None makes an engine without a cache.  `linker`: with ours in place of the client
+    that SGLang has.  `client` are more of the settings of either, `options` more of the engine's arguments.  Not thread-safe:
+    one question at a time.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class SglangProcess(EngineProcess):
         model: Path = MODEL,
         page_size: int = 64,
         tensor_parallel: int = 1,
+        linker: bool = False,
         client: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -85,7 +88,17 @@ class SglangProcess(EngineProcess):
             "context_length": CONTEXT_TOKENS,
             "max_running_requests": 4,
         }
-        if port is not None:
+        if port is not None and linker:
+            chosen |= {
+                "enable_unified_cache_external_linker": True,
+                "unified_cache_external_linker_backend": "dynamic",
+                "unified_cache_external_linker_config": {
+                    "linker": "NodeLinker",
+                    "linker_module_path": "lmcache_sglang",
+                    "linker_extra_config": {"port": port, **(client or {})},
+                },
+            }
+        elif port is not None:
             config = log_path.with_suffix(".yaml")
             config.parent.mkdir(parents=True, exist_ok=True)
             config.write_text(json.dumps({"mp_host": "127.0.0.1", "mp_port": port, "extra_config": dict(client or {})}))

@@ -22,7 +22,10 @@ FOLDERS: Final = {
     for pattern in ("core", "libs/*", "plugins/*", "engines/*")
     for file in sorted(ROOT.glob(f"{pattern}/pyproject.toml"))
 }
-HOSTS: Final = {"engines/vllm": {"vllm", "torch", "prometheus-client"}}
+HOSTS: Final = {
+    "engines/sglang": {"sglang", "torch"},
+    "engines/vllm": {"vllm", "torch", "prometheus-client"},
+}
 """An engine that imports a connector is there without the connector's help, with what the engine brings."""
 USED_IF_THERE: Final = {"plugins/tools": {"numpy", "torch"}}
 """Looked for with `find_spec` before the import."""

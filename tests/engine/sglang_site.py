@@ -26,9 +26,11 @@ class SglangSite(Site):
 
     engine: SglangProcess
 
-    def __init__(self, folder: Path, options: Sequence[str] = ROOMY, **engine: Any) -> None:
-        """`engine`: further arguments of the first `SglangProcess`."""
-        self._arguments = engine
+    def __init__(
+        self, folder: Path, options: Sequence[str] = ROOMY, *, unit_tokens: int = CHUNK_TOKENS, **engine: Any
+    ) -> None:
+        """`unit_tokens` are those of an object.  `engine`: further arguments of the first `SglangProcess`."""
+        self._unit_tokens, self._arguments = unit_tokens, engine
         super().__init__(CHUNK_TOKENS, folder, options)
 
     def new_engine(self, name: str) -> EngineProcess:
@@ -41,14 +43,14 @@ class SglangSite(Site):
 
     def another(self, name: str, *, client: Mapping[str, Any] | None = None, **engine: Any) -> SglangProcess:
         """Another engine for the same server, not started yet.  The caller ends it."""
-        said = {**CLIENT, **(client or {})}
+        said = dict(client or {}) if engine.get("linker") else {**CLIENT, **(client or {})}
         return SglangProcess(self.folder / f"{name}.log", port=self.server.port, client=said, **engine)
 
     def stored(self, prompt: Sequence[int]) -> Answer:
         """The answer to a prompt of which all whole chunks are on disk now."""
         before = len(self.l2.objects())
         (answer,) = self.engine.ask([prompt])
-        self.wait_stored(before + len(prompt) // CHUNK_TOKENS)
+        self.wait_stored(before + len(prompt) // self._unit_tokens)
         return answer
 
     def ask_anew(self, prompt: Sequence[int]) -> Answer:

@@ -1,0 +1,220 @@
+"""One rank's connection to the server: pages by their hashes."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from lmcache_client import (
+    END_SESSION,
+    NO_TOKENS,
+    PING,
+    EngineChannel,
+    HashedKey,
+    Heartbeat,
+    L1Segment,
+    LayoutPart,
+    LMCacheError,
+    NoAnswerError,
+    ServerChange,
+    ServerHello,
+    SlotDescriptor,
+    WorkerRegistration,
+)
+from lmcache_sglang.settings import LinkerSettings
+
+logger = logging.getLogger(__name__)
+
+HASHES: Final = "sglang-sha256-pages"
+"""The algorithm, as keys name it: a chain of SHA-256 over pages, which begins with salt and extra key."""
+
+
+class Registration(NamedTuple):
+    """At one start of a server."""
+
+    segment: L1Segment
+    chunk_tokens: int
+
+
+class PageLink:
+    """Pages of one model name.  Any thread.
+
+    Without a server nothing is found and nothing stored; the heartbeat finds one that comes, or that was started again, and
+    registers with it.  A page takes the place of the server's chunk in keys: hashes say all of it.
+    """
+
+    def __init__(self, settings: LinkerSettings, model_name: str, layout: LayoutPart) -> None:
+        """Waits for the server as long as a request may take."""
+        self._settings, self._model_name, self._layout = settings, model_name, layout
+        self._channel = EngineChannel(settings.url, settings.timeout_seconds)
+        self._instance_id = uuid.uuid4().int >> 65
+        self._now: Registration | None = None
+        self._slow: Future[Any] | None = None
+        hello = None
+        try:
+            hello = self._register()
+        except LMCacheError as error:
+            logger.warning("the engine runs uncached until a server takes it url=%s error=%s", settings.url, error)
+        # Without an id, it keeps what lookups hold; with one, the worker.
+        self._beats = [
+            Heartbeat(
+                self._channel, change, instance_id=instance_id, interval_seconds=settings.heartbeat_seconds, hello=hello
+            )
+            for instance_id, change in ((None, lambda change: None), (self._instance_id, self._changed))
+        ]
+        for beat in self._beats:
+            beat.start()
+
+    def is_ready(self) -> bool:
+        """Is there a server, and does it answer in time?"""
+        slow = self._slow
+        if slow is not None and slow.done():
+            self._slow = None if slow.exception() is None else self._ping()
+        return self._now is not None and self._slow is None and all(beat.healthy for beat in self._beats)
+
+    def lookup(self, request_id: str, hashes: Sequence[bytes]) -> int:
+        """How many pages from the first on are there.  They are held for the request until `end`."""
+        now = self._now
+        if now is None or not self.is_ready():
+            return 0
+        seconds = self._settings.lookup_timeout_ms / 1000
+        key = self._key(now, request_id, hashes)
+        try:
+            hits = self._channel.submit_lookup(key, wait_seconds=seconds).result(seconds)
+            if hits:
+                return hits
+        except (FutureTimeoutError, NoAnswerError):
+            logger.warning("a lookup took more than %d ms: lookups wait for a ping", self._settings.lookup_timeout_ms)
+            self._slow = self._ping()
+        except LMCacheError as error:
+            logger.warning("a lookup failed request=%s error=%s", request_id, error)
+        self.end(request_id)
+        return 0
+
+    def end(self, request_id: str) -> None:
+        """Nothing is held for the request any more.  Does not wait."""
+        with suppress(LMCacheError):
+            self._channel.tell(END_SESSION, request_id)
+
+    @contextmanager
+    def reading(self, request_id: str, hashes: Sequence[bytes]) -> Iterator[list[memoryview]]:
+        """The bytes of all these pages, at their place in L1, until the block ends.  Raises LMCacheError where one is missing,
+        and where they may have changed before the block ended."""
+        now = self._registered()
+        key = self._key(now, request_id, hashes)
+        found = self._channel.prepare_retrieve(key, self._instance_id).context
+        if found is None or found.slots is UNSET or len(found.slots) != len(hashes):
+            raise LMCacheError(f"{len(hashes)} pages were found by the lookup, and are gone")
+        held = False
+        try:
+            yield self._payloads(now, found.slots)
+        finally:
+            held = self._channel.commit_retrieve(key, self._instance_id)
+        if not held:
+            raise LMCacheError("the server took the pages back while they were read")
+
+    @contextmanager
+    def writing(self, hashes: Sequence[bytes]) -> Iterator[tuple[list[int], list[memoryview]]]:
+        """The places of those pages that are not there yet, and their bytes at their place in L1.  They are published, all at
+        once, when the block ends, and given back where it raises.  Raises LMCacheError."""
+        now = self._registered()
+        request_id = f"store-{uuid.uuid4().hex}"
+        key = self._key(now, request_id, hashes)
+        context = self._channel.prepare_store(key, self._instance_id).context
+        if context is None or context.slots is UNSET or context.chunk_indices is UNSET or not context.slots:
+            yield [], []
+            return
+        try:
+            yield list(context.chunk_indices), self._payloads(now, context.slots)
+        except BaseException:
+            self._channel.abandon_store(key, self._instance_id)
+            raise
+        if not self._channel.commit_store(key, self._instance_id):
+            raise LMCacheError("the server did not take what was written")
+
+    def holds_all(self, hashes: Sequence[bytes]) -> bool:
+        """Are all of these pages in the server?"""
+        request_id = f"check-{uuid.uuid4().hex}"
+        try:
+            return self.lookup(request_id, hashes) == len(hashes)
+        finally:
+            self.end(request_id)
+
+    def close(self) -> None:
+        """Unregisters, where the server answers.  May be called again."""
+        for beat in self._beats:
+            beat.stop()
+        now, self._now = self._now, None
+        if now is not None:
+            with suppress(LMCacheError):
+                self._channel.unregister_engine_driven(self._instance_id)
+            now.segment.close()
+        self._channel.close()
+
+    def _registered(self) -> Registration:
+        now = self._now
+        if now is None:
+            raise LMCacheError("there is no server")
+        return now
+
+    def _key(self, now: Registration, request_id: str, hashes: Sequence[bytes]) -> HashedKey:
+        end = len(hashes) * now.chunk_tokens
+        return HashedKey(
+            self._model_name,
+            1,
+            0,
+            NO_TOKENS,
+            0,
+            end,
+            request_id,
+            num_kv_readers=1,
+            chunk_hashes=list(hashes),
+            hash_algorithm=HASHES,
+        )
+
+    def _payloads(self, now: Registration, slots: Sequence[SlotDescriptor]) -> list[memoryview]:
+        """Raises LMCacheError where the slots may be another server's, whose memory is not this segment."""
+        found = [now.segment.payload(slot) for slot in slots]
+        if self._now is not now:
+            raise LMCacheError("the server was started again meanwhile")
+        return found
+
+    def _ping(self) -> Future[Any] | None:
+        """The answer to come.  None where the channel is closed."""
+        try:
+            return self._channel.submit(PING, None)
+        except LMCacheError:
+            return None
+
+    def _changed(self, change: ServerChange) -> None:
+        if change is ServerChange.RESTARTED or (change is ServerChange.BACK and self._now is None):
+            self._register()
+
+    def _register(self) -> ServerHello:
+        """What was registered before is void at once: slots that are given from now on are of another segment."""
+        before, self._now = self._now, None
+        if before is not None:
+            before.segment.close()
+        hello = self._channel.hello("lmcache-sglang")
+        if hello is None:
+            raise LMCacheError("it does not answer as a server of this project does")
+        offer = self._channel.register_worker(
+            WorkerRegistration(self._instance_id, self._model_name, 1, 0, (self._layout,))
+        )
+        if not offer.shm_name:
+            raise LMCacheError("the server refuses this engine's pages; its log says why")
+        try:
+            segment = L1Segment(offer.shm_name, offer.pool_size)
+        except LMCacheError:
+            self._channel.unregister_engine_driven(self._instance_id)
+            raise
+        self._now = Registration(segment, hello.chunk_tokens)
+        logger.info("registered url=%s model=%s", self._settings.url, self._model_name)
+        return hello

@@ -1,0 +1,73 @@
+"""Pages of SGLang's pools, and objects of the server that hold them.  torch is the only one that is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lmcache_client import LayoutPart
+
+
+class PoolPages:
+    """K and V of all layers, by page.  An object of the server is one page: `[2][layer][slot][head x dimension]`, C-contiguous.
+
+    Any thread; who calls sees to it that pages and objects stay where they are until the call ends.
+    """
+
+    def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], page_size: int) -> None:
+        """One tensor `[slots, heads, dimension]` for each layer.  Raises ValueError where they are not alike."""
+        first = keys[0]
+        for tensor in (*keys, *values):
+            if (tensor.shape, tensor.dtype, tensor.device) != (first.shape, first.dtype, first.device):
+                raise ValueError(
+                    f"K and V that differ: {_described(first)} and {_described(tensor)}; they must be alike"
+                )
+            if tensor.dim() != 3 or not tensor.is_contiguous():
+                raise ValueError(f"{_described(tensor)}: contiguous [slots, heads, dimension] is understood")
+        self.layers, self.page_size, self.dtype, self.device = len(keys), page_size, first.dtype, first.device
+        self.pages = first.shape[0] // page_size
+        self._row = page_size * first.shape[1] * first.shape[2]
+        whole = self.pages * page_size
+        self._pools = [[each[:whole].view(self.pages, self._row) for each in side] for side in (keys, values)]
+        self.layout = LayoutPart(
+            2, self.layers, page_size, first.shape[1] * first.shape[2], str(self.dtype).removeprefix("torch.")
+        )
+
+    def pages_of(self, indices: torch.Tensor) -> torch.Tensor:
+        """Page numbers of slots, on the pool's device.  Raises ValueError unless they are whole pages of the pool."""
+        slots = indices.detach().to("cpu", torch.int64).flatten()
+        if slots.numel() % self.page_size:
+            raise ValueError(f"{slots.numel()} slots do not fill whole pages of {self.page_size}")
+        rows = slots.view(-1, self.page_size)
+        first = rows[:, :1]
+        if bool((first % self.page_size).any()) or not torch.equal(rows, first + torch.arange(self.page_size)):
+            raise ValueError(f"the slots of a page of {self.page_size} follow each other, from its first on")
+        pages = first.flatten() // self.page_size
+        if pages.numel() and not 0 <= int(pages.min()) <= int(pages.max()) < self.pages:
+            raise ValueError(f"page {int(pages.max())} of a pool of {self.pages}")
+        return pages.to(self.device)
+
+    def gather(self, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
+        """Copy pages into objects, which are the bytes of one each.  Returns when all is there."""
+        views = [self._view(each) for each in objects]
+        for kv, side in enumerate(self._pools):
+            for layer, pool in enumerate(side):
+                for view, row in zip(views, pool.index_select(0, pages).to("cpu"), strict=True):
+                    view[kv, layer] = row
+
+    def scatter(self, layer: int, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
+        """Copy one layer of objects into pages.  Returns when all is there."""
+        views = [self._view(each) for each in objects]
+        for kv, side in enumerate(self._pools):
+            rows = torch.stack([view[kv, layer] for view in views])
+            side[layer].index_copy_(0, pages, rows.to(self.device))
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _view(self, data: torch.Tensor) -> torch.Tensor:
+        return data.view(self.dtype).view(2, self.layers, self._row)
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}"

@@ -1,0 +1,64 @@
+"""What a user writes as `linker_extra_config`."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Self
+
+from lmcache_client import ConfigError
+
+_PLACES: Final = ("url", "host", "port")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkerSettings:
+    """Raises ConfigError, naming the setting, for what cannot be meant."""
+
+    url: str = "tcp://127.0.0.1:5555"
+    lookup_timeout_ms: int = 500
+    """Longest wait of a step of the scheduler for a lookup.  After one that ran out, lookups find nothing until the server
+    has answered a ping."""
+    timeout_seconds: float = 10.0
+    """Of every other request."""
+    heartbeat_seconds: float = 5.0
+    min_load_pages: int = 2
+    """Fewer are computed."""
+    store: bool = True
+    """False: only load."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            numbers = isinstance(default, int | float) and not isinstance(default, bool)
+            alike = (
+                isinstance(value, int | float) and not isinstance(value, bool)
+                if numbers
+                else type(value) is type(default)
+            )
+            if not alike or (numbers and isinstance(default, int) and not isinstance(value, int)):
+                raise ConfigError(f"{field.name} is {value!r}: a value like {default!r} belongs there")
+            if numbers and not 0 < value < math.inf:
+                raise ConfigError(f"{field.name} is {value!r}; it must be above 0, and a number")
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any] | None) -> Self:
+        """`host` and `port` may take the place of `url`."""
+        said = dict(given or {})
+        known = [*_PLACES, *(field.name for field in fields(cls) if field.name != "url")]
+        for name in said:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise ConfigError(
+                    f"linker_extra_config has '{name}', which is unknown{hint} (known: {', '.join(known)})"
+                )
+        if "host" in said or "port" in said:
+            if "url" in said:
+                raise ConfigError(
+                    "linker_extra_config has url beside host or port: one of them says where the server is"
+                )
+            said["url"] = f"tcp://{said.pop('host', '127.0.0.1')}:{said.pop('port', 5555)}"
+        return cls(**said)

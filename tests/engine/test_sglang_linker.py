@@ -1,0 +1,252 @@
+"""SGLang with our linker, and our server: pages of 64 tokens are objects."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from demo.child_process import ChildError
+from demo.engine_process import MODEL, RequestError
+from demo.sglang_process import SGLANG_PYTHON, SglangProcess
+from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.reference import Reference
+from tests.engine.sglang_site import FILLER_TOKENS, SglangSite, prompt
+from tests.engine.shared_segment import SharedSegment
+
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.timeout(1_200),
+    pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="no SGLang here: run `make setup-sglang`"),
+    pytest.mark.skipif(not (MODEL / "model.safetensors").exists(), reason="no model here: run `make setup`"),
+]
+
+PAGE_TOKENS: Final = 64
+PAGES: Final = len(prompt(0)) // PAGE_TOKENS
+PATIENT: Final = {"heartbeat_seconds": 2, "lookup_timeout_ms": 5_000}
+"""Other tests may have the processor, and a lookup that waits for a disk is abandoned after half a second otherwise."""
+AWAY_SECONDS: Final = 8.0
+REGISTERED_SECONDS: Final = 60.0
+HELD_SECONDS: Final = 50.0
+"""More than the linker keeps a lookup that was not asked for again."""
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    """SGLang without any cache of ours."""
+    reference = Reference(SglangProcess(tmp_path_factory.mktemp("sglang-reference") / "engine.log", port=None))
+    yield reference
+    reference.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangSite]:
+    site = SglangSite(tmp_path_factory.mktemp("linker-site"), unit_tokens=PAGE_TOKENS, linker=True, client=PATIENT)
+    yield site
+    site.close()
+
+
+def wait_registered(site: SglangSite, workers: int = 1) -> None:
+    deadline = time.monotonic() + REGISTERED_SECONDS
+    while len(known := site.server.status()["workers"]) < workers:
+        assert time.monotonic() < deadline, f"after {REGISTERED_SECONDS:.0f} s there are {known}"
+        time.sleep(0.2)
+
+
+def test_what_the_engine_has_pushed_out_comes_back_from_l1(site: SglangSite, truth: Reference) -> None:
+    first, filler = prompt(101), prompt(102, FILLER_TOKENS)
+    cold = site.stored(first)
+    pushing = site.stored(filler)
+    retrieved = site.retrieved()
+    back = site.engine.ask([first])
+    assert_computed([cold, pushing])
+    assert back[0].cached_tokens > PAGE_TOKENS * (PAGES - 4), "but for what the engine itself still had"
+    assert 2 <= site.retrieved() - retrieved <= PAGES
+    assert not site.server.status()["requests"]["unhandled"]
+    assert_right([cold, pushing, *back], truth.answers([first, filler, first]))
+    site.wait_nothing_held()
+
+
+def test_a_wrong_page_in_the_server_is_seen(site: SglangSite, truth: Reference) -> None:
+    """Were it otherwise, no comparison here would mean anything."""
+    tokens = prompt(103)
+    known = set(site.l2.objects())
+    site.stored(tokens)
+    segment = SharedSegment(site.server.status()["l1"]["segment"])
+    slot = segment.find(min(set(site.l2.objects()) - known))
+    intact = segment.read(slot)
+
+    segment.write(slot, bytes(slot.length))
+    wrong = site.ask_anew(tokens)
+    segment.write(slot, intact)
+    healed = site.ask_anew(tokens)
+    segment.close()
+
+    assert_cached([wrong, healed], PAGE_TOKENS)
+    (right,) = truth.answers([tokens])
+    with pytest.raises(AssertionError, match="instead of"):
+        assert_right([wrong], [right])
+    assert_right([healed], [right])
+
+
+def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSite, truth: Reference) -> None:
+    tokens = prompt(104)
+    site.stored(tokens)
+    site.engine.flush()
+    site.engine.ask([tokens[:300]], max_tokens=1)
+    retrieved = site.retrieved()
+    answer = site.engine.ask([tokens])
+    assert_cached(answer, PAGE_TOKENS)
+    assert site.retrieved() - retrieved == PAGES - 300 // PAGE_TOKENS
+    assert_right(answer, truth.answers([tokens]))
+    site.wait_nothing_held()
+
+
+def test_tenants_do_not_hit_each_others_prompts(site: SglangSite, truth: Reference) -> None:
+    tokens = prompt(105)
+    tenants: list[tuple[str | None, str | None]] = [
+        (None, None),
+        ("one", None),
+        ("two", None),
+        (None, "one"),
+        ("one", "x"),
+    ]
+    answers = []
+    for salt, key in tenants:
+        for _ in range(2):
+            site.engine.flush()
+            answers.append(site.engine.ask_for(tokens, cache_salt=salt, extra_key=key))
+            site.server.wait_written(60)
+    assert_computed(answers[::2])
+    assert_cached(answers[1::2], PAGE_TOKENS)
+    assert_right(answers, truth.answers([tokens] * len(answers)))
+
+
+def test_an_aborted_request_leaves_nothing_held(site: SglangSite, truth: Reference) -> None:
+    tokens = prompt(106)
+    site.stored(tokens)
+    aborted = 0
+    for number in range(24):
+        site.engine.flush()
+        try:
+            site.engine.ask_for(tokens, max_tokens=64, abort_after=0.004 * number)
+        except RequestError:
+            aborted += 1
+    assert aborted
+    site.wait_nothing_held(HELD_SECONDS)
+    answer = site.ask_anew(tokens)
+    assert_cached([answer], PAGE_TOKENS)
+    assert_right([answer], truth.answers([tokens]))
+
+
+def test_random_prefixes_evictions_and_aborts(site: SglangSite, truth: Reference) -> None:
+    chance = random.Random(7)
+    stems = [prompt(110 + number, 600) for number in range(3)]
+    prompts = [
+        stem[: chance.randrange(130, 600)] + prompt(120 + number % 4, 70) for number in range(24) for stem in stems
+    ]
+    chance.shuffle(prompts)
+    right = []
+    for each in prompts:
+        try:
+            right.append((each, site.engine.ask_for(each, max_tokens=2, abort_after=chance.choice([None, None, 0.05]))))
+        except RequestError:
+            pass
+        if chance.random() < 0.3:
+            site.engine.flush()
+    assert len(right) > len(prompts) // 2
+    assert sum(answer.cached_tokens > 0 for _, answer in right) > len(right) // 3
+    for tokens, answer in right[:12]:
+        (alone,) = truth.answers([tokens])
+        assert answer.output == alone.output[:2]
+        assert answer.drift(alone) <= 0.002
+    site.wait_nothing_held(HELD_SECONDS)
+
+
+def test_two_engines_share_and_a_crash_leaves_the_disk(site: SglangSite, truth: Reference) -> None:
+    tokens = prompt(130)
+    site.stored(tokens)
+    with site.another("second", client=PATIENT, linker=True) as second:
+        shared = second.ask([tokens])
+    assert_cached(shared, PAGE_TOKENS)
+
+    site.crash_server()
+    wait_registered(site)
+    found = site.ask_anew(tokens)
+    assert_cached([found], PAGE_TOKENS)
+    assert site.server.status()["chunks"]["loaded_from_l2"] == PAGES
+    assert_right([*shared, found], truth.answers([tokens, tokens]))
+    site.wait_nothing_held()
+
+
+def test_a_frozen_server_delays_a_request_by_one_lookup(site: SglangSite, truth: Reference) -> None:
+    tokens = prompt(131)
+    site.stored(tokens)
+    site.engine.flush()
+    site.server.pause()
+    begin = time.monotonic()
+    computed = [site.engine.ask([tokens])[0] for _ in range(2)]
+    seconds = time.monotonic() - begin
+    site.server.resume()
+    assert computed[0].cached_tokens == 0
+    assert seconds < 45, "a lookup of 5 s, and two answers on a busy machine"
+    assert_right(computed, truth.answers([tokens, tokens]))
+    site.wait_nothing_held(HELD_SECONDS)
+
+
+def test_a_server_that_comes_later_is_found(site: SglangSite, truth: Reference) -> None:
+    tokens = prompt(132)
+    site.server.stop()
+    with site.another("early", client={**PATIENT, "timeout_seconds": 2}, linker=True) as early:
+        alone = early.ask([tokens])
+        back = threading.Thread(target=site.server.start)
+        back.start()
+        back.join()
+        wait_registered(site, 2)
+        early.flush()
+        early.ask([tokens])
+        site.server.wait_written(60)
+        early.flush()
+        found = early.ask([tokens])
+    assert_computed(alone)
+    assert_cached(found, PAGE_TOKENS)
+    assert_right([*alone, *found], truth.answers([tokens, tokens]))
+
+
+@pytest.mark.parametrize(
+    ("client", "page_size", "said"),
+    [
+        ({"lookup_timeout": 5}, 64, "did you mean 'lookup_timeout_ms'"),
+        ({"min_load_pages": 0}, 64, "min_load_pages is 0; it must be above 0"),
+        ({}, 8, "choose 16 or more"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_the_start(
+    tmp_path: Path, client: dict[str, int], page_size: int, said: str
+) -> None:
+    engine = SglangProcess(tmp_path / "engine.log", port=1, linker=True, client=client, page_size=page_size)
+    with pytest.raises(ChildError, match="SGLang ended"):
+        engine.start()
+    assert said in engine.log
+    engine.kill()
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_tensor_parallel(site: SglangSite) -> None:
+    """Each rank has pages of its own, and a hit needs both."""
+    tokens = prompt(133)
+    with site.another("two-ranks", tensor_parallel=2, linker=True, client=PATIENT) as engine:
+        cold = engine.ask([tokens])
+        site.server.wait_written(60)
+        engine.flush()
+        back = engine.ask([tokens])
+    assert_computed(cold)
+    assert_cached(back, PAGE_TOKENS)
+    assert_right(back, cold)
+    site.wait_nothing_held()
