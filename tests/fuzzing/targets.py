@@ -32,6 +32,7 @@ from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chai
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.stock_pickle import stock_pickle
+from lmcache_l2_lm import frames
 from lmcache_native import read_prompt as read_prompt_compiled
 from lmcache_serde.aesgcm import AesGcmSettings, open_aesgcm
 from lmcache_serde.fp8 import open_fp8
@@ -226,6 +227,28 @@ _SERDES: Final[Mapping[str, Serde]] = MappingProxyType(
     }
 )
 
+# --- the lm:// protocol
+
+
+def lm_messages(data: bytes) -> None:
+    """A request of a client of the store server, or what a store answers to ours; what is read says what was sent."""
+    if len(data) == frames.ANSWER_BYTES:
+        try:
+            answer = frames.parse_answer(data)
+        except ProtocolError:
+            return
+        assert frames.pack_answer(answer)[:-4] == data[:-4]  # the location is not looked at
+        return
+    request_bytes = data[: frames.REQUEST_BYTES].ljust(frames.REQUEST_BYTES)
+    try:
+        request = frames.parse_request(request_bytes)
+    except ProtocolError:
+        return
+    assert request.length >= 0
+    assert request.verb is frames.Verb.HEALTH or frames.is_key(request.key)
+    assert frames.pack_request(request) == request_bytes
+
+
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
     {
         "requests": requests,
@@ -238,6 +261,7 @@ TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
         "peer_requests": peer_requests,
         "peer_answers": peer_answers,
         "tcp_frames": tcp_frames,
+        "lm_messages": lm_messages,
         **{name: _serde(serde) for name, serde in _SERDES.items()},
     }
 )
@@ -316,6 +340,11 @@ def seeds(name: str) -> list[bytes]:
             return [joined([msgspec.msgpack.encode(shared)] * 2), joined([msgspec.msgpack.encode(raw)])]
         case "pickles":
             return [stock_pickle(_LAYOUT, [bytes(_LAYOUT.payload_bytes)] * count) for count in (1, 2)]
+        case "lm_messages":
+            key = b"org/model##0123456789abcdef@8@7@00ff@bfloat16@user%a"
+            asked = [frames.Request(verb, key, 4096, frames.bytes_form(4096)) for verb in frames.Verb]
+            answers = [frames.Answer(True, 384, frames.Form(1, 3, (2, 3, 4, 8))), frames.Answer(False)]
+            return [*map(frames.pack_request, asked), *map(frames.pack_answer, answers)]
         case "peer_requests" | "peer_answers" | "tcp_frames":
             return peer_targets.seeds(name)
     return [_stored(_SERDES[name])]
