@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -347,6 +348,14 @@ def test_a_real_disk_that_is_full_refuses_and_serves_on(tmp_path: Path) -> None:
             assert client.get() == (FORM, VALUE)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+    with running(folder=tmp_path / "values") as store, Client(store.port) as client:
+        client.put(KEY, VALUE)
+        assert client.exists()
+        assert stat.S_IMODE((tmp_path / "values").stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "values").iterdir()} == {0o600}
 
 
 def test_a_folder_of_another_server_is_refused(tmp_path: Path) -> None:
