@@ -33,7 +33,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[simulate
     monkeypatch.setattr(doctor, "DEVICES", tmp_path)
     monkeypatch.setitem(sys.modules, "infinistore", simulated)
     server = simulated.Server()
-    monkeypatch.setitem(simulated.SERVERS, ("localhost", 12345), server)
+    monkeypatch.setitem(simulated.SERVERS, ("127.0.0.1", 12345), server)
     yield server
     end = time.monotonic() + 5
     while server.open:  # one that was closed without time to end goes on for a moment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -116,7 +117,7 @@ class InfinistoreAdapter(AsyncL2Adapter):
         settings, package = self._settings, self._package
         is_rdma = settings.connection_type == "rdma"
         config = package.ClientConfig(
-            host_addr=settings.host,
+            host_addr=socket.gethostbyname(settings.host),  # the package takes no names
             service_port=settings.port,
             connection_type=package.TYPE_RDMA if is_rdma else package.TYPE_TCP,
             dev_name=settings.dev_name,
