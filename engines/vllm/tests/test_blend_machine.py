@@ -1,4 +1,7 @@
-"""Random schedules of an engine that blends: what is approximate stays with the request that asked for it."""
+"""Random schedules of an engine that blends: what is approximate stays with the request that asked for it.
+
+`LMCACHE_TEST_SCHEDULES=10000 .venv/bin/python -m pytest --timeout 0 -k test_schedules` of this file: three minutes of one core.
+"""
 
 from __future__ import annotations
 
