@@ -97,7 +97,8 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._lookups: dict[str, _Lookup] = {}
         self._queued: dict[str, _Load] = {}
         self._stored: deque[bool] = deque()
-        self._names = 0
+        self._round = self._names = 0
+        """A round ends with `reset`: the engine may use its pages for something else from then on."""
         self._swept = time.monotonic()
         self.failed_loads = self.failed_stores = 0
 
@@ -135,7 +136,8 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             return -1
         loads, self._queued = list(self._queued.values()), {}
         index = int(self.layer_done_counter.update_producer())
-        self._run(self._loader, lambda: self._load_all(index, loads))
+        round_ = self._round
+        self._run(self._loader, lambda: self._load_all(index, loads, round_))
         return index
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
@@ -155,8 +157,8 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         if len(pages) != len(hashes):
             raise ValueError(f"{len(hashes)} hashes for {len(pages)} pages")
         written = self.record_offload_ready() if self._copies.device.type == "cuda" else []
-        stored = self._stored  # of this round: `reset` begins another
-        self._run(self._storer, lambda: stored.append(self._store(hashes, pages, written)))
+        stored, round_ = self._stored, self._round
+        self._run(self._storer, lambda: stored.append(self._store(hashes, pages, written, round_)))
         return True
 
     def num_completed_offloads(self) -> int:
@@ -169,6 +171,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         return self._stored.popleft()
 
     def reset(self) -> None:
+        self._round += 1
         for rid in list(self._queued):
             self.cancel_queued_load(rid)
         for rid in list(self._lookups):
@@ -185,7 +188,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             executor.shutdown(wait=False, cancel_futures=True)
         self._link.close()
 
-    def _load_all(self, index: int, loads: Sequence[_Load]) -> None:
+    def _load_all(self, index: int, loads: Sequence[_Load], round_: int) -> None:
         """One batch.  Its last layer is complete when the server has said that no page changed before."""
         last = self._copies.layers - 1
         try:
@@ -198,6 +201,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
                     for load in loads
                 ]
                 for layer in range(self._copies.layers):
+                    self._check_round(round_)
                     for load, objects in zip(loads, places, strict=True):
                         self._copies.scatter(layer, load.pages, objects)
                     if layer < last:
@@ -210,7 +214,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         for load in loads:
             self._link.end(load.name)
 
-    def _store(self, hashes: Sequence[bytes], pages: torch.Tensor, written: Sequence[Any]) -> bool:
+    def _store(self, hashes: Sequence[bytes], pages: torch.Tensor, written: Sequence[Any], round_: int) -> bool:
         """Are all of them in the server now?"""
         try:
             for event in written:
@@ -219,11 +223,16 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
                 if places:
                     objects = [torch.frombuffer(each, dtype=torch.uint8) for each in places]
                     self._copies.gather(pages[missing], objects)
+                self._check_round(round_)  # else the pages may have had other tokens when they were copied
             return len(missing) == len(hashes) or self._link.holds_all(hashes)
         except Exception as error:  # noqa: BLE001 - SGLang waits for the result
             self.failed_stores += 1
             logger.warning("%d pages were not stored error=%s", len(hashes), error)
             return False
+
+    def _check_round(self, round_: int) -> None:
+        if self._round != round_:
+            raise RuntimeError("SGLang has reset its cache meanwhile")
 
     def _run(self, executor: ThreadPoolExecutor, work: Callable[[], None]) -> None:
         future = executor.submit(work)
