@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 SHM_ROOT = Path("/dev/shm")
-PRIVATE = ("psm_", "sem.mp-", "vllm_dist_", "lmcache_kv_")
-"""What Python's multiprocessing and vLLM's workers share, and the KV memory of a stock engine whose server copies.  A cache
-server's segment, which engines map too, is not theirs."""
+PRIVATE = ("psm_", "sem.mp-", "sgl_shm_mq_", "sglang_loads_", "vllm_dist_", "lmcache_kv_")
+"""What Python's multiprocessing, SGLang and vLLM's workers share, and the KV memory of a stock engine whose server copies.  A
+cache server's segment, which engines map too, is not theirs."""
 SERVERS = "lmcache-l1-"
 
 
