@@ -66,3 +66,12 @@ def test_a_key_with_tokens_is_sent_as_ever() -> None:
 def test_what_a_server_would_refuse_is_not_sent(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         key(**wrong)
+
+
+def test_keys_of_other_hashes_are_not_equal() -> None:
+    one, same, other = (
+        read_key(msgspec.msgpack.encode(key(chunk_hashes=[bytes([each]) * 32] * 3)), 16) for each in (1, 1, 2)
+    )
+    assert one == same
+    assert hash(one.token_ids) == hash(same.token_ids)
+    assert one != other

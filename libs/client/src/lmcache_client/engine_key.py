@@ -56,15 +56,19 @@ class TokenSequence:
         """None: not validated yet."""
 
     def __eq__(self, other: object) -> bool:
-        """The same integers in the same form, wherever they came from."""
+        """The same integers in the same form, wherever they came from; without integers, the same hashes."""
         if isinstance(other, msgspec.Raw):
             return bytes(self.array()) == bytes(other)
         if isinstance(other, TokenSequence):
-            return self.count == other.count and bytes(self.encoded) == bytes(other.encoded)
+            return self._identity() == other._identity()
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self.count, bytes(self.encoded)))
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[int, bytes, Sequence[bytes]]:
+        hashes = self.known.hashes if self.known and not self.encoded else ()
+        return self.count, bytes(self.encoded), tuple(hashes)
 
     @classmethod
     def of(cls, array: msgspec.Raw | bytes | memoryview, cache_salt: str = "") -> TokenSequence:
