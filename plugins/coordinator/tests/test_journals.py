@@ -221,15 +221,29 @@ def test_a_listing_that_is_under_way_ends_with_its_backend(site: Site) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--no-enable-startup-resync", "--enable-startup-resync"])
-def test_a_member_that_joins_lists_once_or_not_at_all(flag: str) -> None:
+def test_a_member_that_has_done_something_before_it_joins_lists_and_once_more_for_late_reports(flag: str) -> None:
     site = Site(flag)
-    expected = int(flag == "--enable-startup-resync")
+    expected = 2 * int(flag == "--enable-startup-resync")
     site.join("one")
     site.journal("one", "redis", 1, **SHARED)
     assert site.listings("one", **SHARED) == expected
     site.join("two")
     site.journal("two", "redis", 1, **SHARED)
     assert site.listings("two", **SHARED) == expected
+
+
+def test_a_store_is_reported_after_a_listing_and_was_deleted_before_it_by_a_member_that_has_joined_since() -> None:
+    site = Site("--enable-startup-resync")
+    site.join("one")
+    site.journal("one", "redis", 0, **SHARED)
+    assert site.listings("one", **SHARED) == 1
+    site.join("two")
+    site.journal("two", "redis", 1, **SHARED)  # before that, it has deleted what "one" has stored and not reported yet
+    assert site.listings("two", seconds=TIMEOUT / 2, **SHARED) == 1
+    site.journal("one", "redis", 0, 0, 1, **SHARED)
+    assert site.has(0)
+    assert site.listings("two", **SHARED) == 1
+    assert not site.has(0)
 
 
 def test_a_member_that_comes_back_has_lost_reports_and_lists() -> None:

@@ -418,10 +418,8 @@ class Journals:
         if page.first > (cursor.next or 0):
             # The others go on meanwhile: nothing waits for what is missing, and a listing finds it.  What a server did
             # before it joined is found when new backends are listed.
-            if cursor.next is not None or not source.is_new:
+            if cursor.next is not None or not source.is_new or self._lists_new:
                 self.needs_listing(backend, reports_are_lost=True)
-            elif self._lists_new:
-                self.needs_listing(backend, reports_are_lost=False)
             cursor.skip_to(page.first)
         step = cursor.journal(page)
         if step.doing is not Doing.APPLY:
