@@ -37,7 +37,7 @@ STALE_SECONDS: Final = 60.0
 _VARIABLES: Final = "LMCACHE_"
 _FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
 _ALIKE: Final = 0.8
-"""As much as a slip of the pen leaves. Variables of others, as of a service that is called lmcache, are less like a key."""
+"""As much as a typing error leaves. Variables of others, as of a service that is called lmcache, are less like a key."""
 _CONNECTOR_SETTINGS: Final = {
     "use_layerwise": "layerwise",
     "save_decode_cache": "save_decode",
