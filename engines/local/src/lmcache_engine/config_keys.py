@@ -30,9 +30,11 @@ def _each(names: str, kind: str, default: Any, fate: Fate, text: str) -> dict[st
     return dict.fromkeys(names.split(), ConfigKey(kind, default, fate, text))
 
 
-_PEERS: Final = "run `lmcache server` with lmcache-p2p: peers of an in-process engine are not there yet"
-_HANDOFF: Final = "run `lmcache server` with lmcache-pd: hand-off of an in-process engine is not there yet"
-_BLEND: Final = "run `lmcache server` with lmcache-blend: blending in-process is not there yet"
+_PEERS: Final = "an in-process engine has no peers: run `lmcache server` with lmcache-p2p"
+_HANDOFF: Final = "an in-process engine hands nothing off: run `lmcache server` with lmcache-pd"
+_BLEND: Final = (
+    "an in-process engine does not blend: run `lmcache server` with lmcache-blend, and vLLM with `lmcache.{}`"
+)
 _CONTROLLER: Final = "the fleet's coordinator replaces the controller: run `lmcache server` with lmcache-fleet-member"
 _PD_TUNING: Final = "there is no hand-off to tune"
 _API: Final = "there is no HTTP API in an engine's process: `LMCacheEngine.status` has the figures"
@@ -109,11 +111,12 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     "store_location": ConfigKey(
         "str", None, Fate.USED, "the only tier below memory (policy `skip_l1`): LocalDiskBackend or RemoteBackend"
     ),
-    "enable_blending": ConfigKey("bool", False, Fate.REFUSED, _BLEND),
-    "blend_min_tokens": ConfigKey("int", 256, Fate.NO_EFFECT, _BLEND),
-    "blend_special_str": ConfigKey("str", " # # ", Fate.NO_EFFECT, _BLEND),
-    **_each("blend_recompute_ratios blend_thresholds", "floats", None, Fate.NO_EFFECT, _BLEND),
-    "blend_check_layers": ConfigKey("ints", None, Fate.NO_EFFECT, _BLEND),
+    "enable_blending": ConfigKey("bool", False, Fate.REFUSED, _BLEND.format("blend")),
+    "blend_min_tokens": ConfigKey("int", 256, Fate.NO_EFFECT, _BLEND.format("blend_min_tokens")),
+    "blend_special_str": ConfigKey("str", " # # ", Fate.NO_EFFECT, _BLEND.format("blend_special_str")),
+    "blend_recompute_ratios": ConfigKey("floats", None, Fate.NO_EFFECT, _BLEND.format("blend_recompute_ratios")),
+    "blend_thresholds": ConfigKey("floats", None, Fate.NO_EFFECT, _BLEND.format("blend_thresholds")),
+    "blend_check_layers": ConfigKey("ints", None, Fate.NO_EFFECT, _BLEND.format("blend_check_layers")),
     "enable_p2p": ConfigKey("bool", False, Fate.REFUSED, _PEERS),
     "p2p_host": ConfigKey("str", None, Fate.NO_EFFECT, _PEERS),
     **_each("p2p_init_ports p2p_lookup_ports", "ints", None, Fate.NO_EFFECT, _PEERS),

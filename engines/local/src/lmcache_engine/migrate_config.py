@@ -64,6 +64,9 @@ def migrate(given: Mapping[str, Any], to: str = "server", workers: int = 1) -> M
         settings = {}
     if settings and to == "server":
         settings["l1_size_gb"] *= workers
+        del settings[
+            "plugins"
+        ]  # a server uses all that are installed: with names, it would be without HTTP API and metrics
     return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(_CONNECTOR | _MORE[to])), lines)
 
 
@@ -154,6 +157,7 @@ def migrated(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _written(found: Migration, form: str) -> str:
+    """`text` is a file for `--config`: lines that are not settings are comments."""
     whole = {
         "settings": found.settings,
         "engine_arguments": list(found.engine_arguments),
@@ -165,10 +169,10 @@ def _written(found: Migration, form: str) -> str:
         return str(yaml.safe_dump(whole, sort_keys=False)).rstrip()
     parts = ["# settings", str(yaml.safe_dump(found.settings, sort_keys=False)).rstrip()]
     if found.engine_arguments:
-        parts += ["# arguments of vLLM", " ".join((found.engine_arguments[0], f"'{found.engine_arguments[1]}'"))]
+        parts += ["# arguments of vLLM", f"#   {found.engine_arguments[0]} '{found.engine_arguments[1]}'"]
     width = max((len(line.key) for line in found.lines), default=0)
     return "\n".join(
-        (*parts, "# keys", *(f"{line.key:{width}}  {line.outcome:10}  {line.text}" for line in found.lines))
+        (*parts, "# keys", *(f"#   {line.key:{width}}  {line.outcome:10}  {line.text}" for line in found.lines))
     )
 
 
