@@ -6,15 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lmcache_core import HEADER_BYTES, Capability, Outcome, check
+from lmcache_core import HEADER_BYTES, Capability, Outcome
 from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_l2_redis.adapter import RedisAdapter
 from lmcache_l2_redis.channel import BLOCK_BYTES
-from lmcache_l2_redis.passing_digest import PassingDigest
 from lmcache_object_remote import object_name
 from plugins.l2_redis.tests.scripted import Scripted
 from tests.remote.redis_servers import RedisServer, wait_for
@@ -160,18 +157,3 @@ def counted_as(driver: L2Driver) -> dict[str, int]:
     assert isinstance(adapter, RedisAdapter)
     counters = adapter.counters()
     return {name: counters[name] for name in ("foreign", "damaged")}
-
-
-@given(st.binary(min_size=1, max_size=3 * HEADER_BYTES), st.lists(st.integers(0, 4 * HEADER_BYTES), max_size=8))
-def test_the_digest_is_that_of_the_payload_wherever_the_bytes_are_cut(payload: bytes, cuts: list[int]) -> None:
-    whole = BorrowedMemory(64 << 10).sealed(KEY, payload).view
-    ends = sorted({min(cut, len(whole)) for cut in cuts} | {len(whole)})
-    digest = PassingDigest()
-    for start, end in zip([0, *ends], ends, strict=False):
-        digest.passed(whole[start:end])
-    assert check(whole, KEY, digest.digest()).outcome is DONE
-    altered = memoryview(bytearray(whole))
-    altered[-1] ^= 1
-    again = PassingDigest()
-    again.passed(altered)
-    assert check(altered, KEY, again.digest()).outcome is DAMAGED

@@ -3,6 +3,7 @@ from .backend_calls import CircuitBreaker as CircuitBreaker, RetryBudget as Retr
 from .blocking_adapter import BlockingL2Adapter as BlockingL2Adapter
 from .byte_ledger import ByteLedger as ByteLedger
 from .executor import WorkerPool as WorkerPool
+from .passing_digest import PassingDigest as PassingDigest
 
 __version__: str
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core import HEADER_BYTES, BorrowedBuffer, Check, ObjectKey, Outcome, ProtocolError, check
+from lmcache_l2_adapter import PassingDigest
 from lmcache_l2_lm.config import LmSettings
 from lmcache_l2_lm.frames import (
     ANSWER_BYTES,
@@ -22,7 +23,6 @@ from lmcache_l2_lm.frames import (
     parse_answer,
 )
 from lmcache_l2_lm.line import Line, connect
-from lmcache_l2_lm.passing_digest import PassingDigest
 
 SKIPPED_MAX: Final = 1 << 20
 """A value that is not wanted is taken in up to this length; beyond it, a new connection costs less."""

@@ -22,7 +22,7 @@ from lmcache_core import (
     Usage,
     check,
 )
-from lmcache_l2_adapter import AsyncL2Adapter
+from lmcache_l2_adapter import AsyncL2Adapter, PassingDigest
 from lmcache_l2_redis.client import Client
 from lmcache_l2_redis.config import RedisSettings
 from lmcache_l2_redis.connection import Resolve
@@ -30,7 +30,6 @@ from lmcache_l2_redis.counting import Counting
 from lmcache_l2_redis.errors import DeniedError, NoRoomError, PassingError, RedirectedError, ReplyError
 from lmcache_l2_redis.listing import Listing
 from lmcache_l2_redis.owner_records import RedisOwnerRecords
-from lmcache_l2_redis.passing_digest import PassingDigest
 from lmcache_l2_redis.replies import command
 from lmcache_l2_redis.server_facts import ServerFacts, server_facts
 from lmcache_l2_redis.topology import Topology
