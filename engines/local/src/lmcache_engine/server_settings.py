@@ -75,8 +75,7 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
 
 def tiers(values: Mapping[str, Any]) -> list[str]:
     """Names of those that the keys configure."""
-    has_disk = values["local_disk"] and values["max_local_disk_size"]
-    return [MEMORY, *[DISK for _ in [0] if has_disk], *[REMOTE for _ in [0] if values["remote_url"]]]
+    return [MEMORY] + [DISK] * _has_disk(values) + [REMOTE] * bool(values["remote_url"])
 
 
 def asks_memory_alone(name: str, locations: Sequence[str] | None, there: Sequence[str]) -> bool:
@@ -111,9 +110,13 @@ def _is_stored_below(values: Mapping[str, Any]) -> bool:
     )
 
 
+def _has_disk(values: Mapping[str, Any]) -> bool:
+    return bool(values["local_disk"] and values["max_local_disk_size"])
+
+
 def _adapters(values: Mapping[str, Any]) -> list[Adapter]:
     found = []
-    if values["local_disk"] and values["max_local_disk_size"]:
+    if _has_disk(values):
         found.append(_disk(values))
     if values["remote_url"]:
         found.append(remote(values["remote_url"], values["extra_config"] or {}))
