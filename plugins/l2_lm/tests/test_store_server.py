@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
 import struct
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,8 @@ from plugins.l2_lm.tests.running import FORM, HOST, KEY, Client, Running, runnin
 
 OTHER: Final = b"m@1@0@0b@uint8"
 VALUE: Final = bytes(range(256)) * 4096
+EVIL: Final = struct.pack("9i150s", 1, 2, 1, 2, 0, 0, 0, 0, 0, KEY.ljust(150)) + b"no"
+"""A PUT, which a web page has a browser send."""
 
 
 def eventually(is_so: object, seconds: float = 10.0) -> None:
@@ -39,10 +43,12 @@ def eventually(is_so: object, seconds: float = 10.0) -> None:
 
 
 @contextmanager
-def store_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`lmcache store-server` and its port."""
+def store_process(
+    *options: str, before: Callable[[], object] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`lmcache store-server` and its port.  `before`: what its process does first."""
     command = [sys.executable, "-m", "lmcache_core", "store-server", HOST, "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=before) as process:
         try:
             assert process.stderr is not None
             line = next(line for line in process.stderr if "listening on" in line)
@@ -63,6 +69,8 @@ def store_process(*options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         struct.pack("9i150s", 1, -5, 1, 2, 0, 0, 0, 0, 0, KEY.ljust(150)),
         struct.pack("9i150s", 2, 0, 1, 2, 0, 0, 0, 0, 0, b"no key".ljust(150)),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".ljust(REQUEST_BYTES),
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 188\r\n\r\n" + EVIL,
+        b"POST / HTTP/1.1\r\nX:".ljust(REQUEST_BYTES - 4, b"x") + b"\r\n\r\n" + EVIL,
     ],
 )
 def test_what_cannot_be_closes_that_connection_and_no_other(store: Running, data: bytes) -> None:
@@ -70,7 +78,7 @@ def test_what_cannot_be_closes_that_connection_and_no_other(store: Running, data
         good.put(KEY, VALUE)
         bad.socket.sendall(data)
         assert bad.is_closed
-        assert good.get() == (FORM, VALUE)
+        assert good.get() == (FORM, VALUE), "nor does what is behind it count"
     with Client(store.port) as later:
         assert later.get() == (FORM, VALUE)
 
@@ -336,7 +344,9 @@ def test_a_real_disk_that_is_full_refuses_and_serves_on(tmp_path: Path) -> None:
     if (
         os.geteuid()
         or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(tmp_path)],
+            capture_output=True,
+            check=False,
         ).returncode
     ):
         pytest.skip("no file system of 4 MiB can be mounted here")
@@ -366,7 +376,95 @@ def test_a_folder_of_another_server_is_refused(tmp_path: Path) -> None:
         FileMedium(tmp_path / "file")
 
 
+def test_pipes_links_and_folders_are_neither_waited_for_nor_followed_nor_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, elsewhere = tmp_path / "values", tmp_path / "elsewhere"
+    with running(folder=elsewhere) as store, Client(store.port) as client:
+        client.put(OTHER, VALUE)
+        assert client.exists(OTHER)
+    (secret,) = elsewhere.glob("*.value")
+    folder.mkdir()
+    os.mkfifo(folder / f"{1:016x}.value")
+    (folder / f"{2:016x}.value").symlink_to(secret)
+    (folder / f"{3:016x}.value").mkdir()
+    with running(folder=folder) as store, Client(store.port) as client:
+        assert client.get(OTHER) is None
+        assert f"a file that is not needed any more stays file={folder}/{3:016x}.value" in caplog.text
+        client.put(KEY, VALUE)
+        assert client.exists()
+        (path,) = (each for each in folder.glob("*.value") if each.is_file())
+        path.unlink()
+        path.symlink_to(secret)
+        assert client.get() is None
+    assert secret.stat().st_size == files.HEAD_BYTES + len(VALUE)
+
+
+def test_a_part_that_cannot_be_removed_does_not_cost_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with running(folder=tmp_path) as store, Client(store.port) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", fails)
+            patch.setattr(Path, "unlink", fails)
+            client.put(KEY, VALUE)
+            assert not client.exists()
+        client.put(OTHER, VALUE)
+        assert client.get(OTHER) == (FORM, VALUE)
+
+
+def test_a_folder_that_any_user_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ResourceError, match=f"any user may write to --path {tmp_path}.*chmod o-w"):
+        FileMedium(tmp_path)
+    assert not list(tmp_path.iterdir())
+    tmp_path.chmod(0o770)
+    FileMedium(tmp_path).close()
+
+
 # --- the command
+
+
+def test_a_limit_of_file_sizes_refuses_the_value_and_serves_on(tmp_path: Path) -> None:
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+    with store_process("--path", str(tmp_path), before=limit) as (process, port), Client(port) as client:
+        client.put(KEY, VALUE)
+        client.put(OTHER, VALUE * 2)
+        assert not client.exists(OTHER)
+        assert client.get() == (FORM, VALUE)
+        assert len(list(tmp_path.glob("*"))) == 2, "one value, and the lock"
+        process.terminate()
+        assert process.stderr is not None
+        assert "File too large" in process.stderr.read()
+
+
+def test_more_than_the_disk_has_is_said(tmp_path: Path) -> None:
+    with store_process("--path", str(tmp_path), "--max-gb", "1000000") as (process, _):
+        assert process.stderr is not None
+        assert "GiB for values; with --max-gb 1e+06 they are refused" in process.stderr.readline()
+
+
+def test_of_two_thousand_connections_the_newest_are_served() -> None:
+    count, (soft, hard) = 2_000, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 3 * count:
+        pytest.skip(f"{hard} descriptors at most")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * count), hard))
+    try:
+        with store_process() as (process, port), ExitStack() as opened:
+            with Client(port) as first:
+                first.put(KEY, VALUE)
+                assert first.exists()
+            clients = [opened.enter_context(Client(port)) for _ in range(count)]
+            assert all(not client.exists(OTHER) for client in clients[-server.CONNECTIONS_MAX // 2 :])
+            assert clients[-1].get() == (FORM, VALUE)
+            assert clients[0].is_closed
+            threads = int(Path(f"/proc/{process.pid}/status").read_text().split("Threads:")[1].split()[0])
+            assert threads <= server.CONNECTIONS_MAX + 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_command_ends_with_its_counts_and_keeps_files_across_a_kill(tmp_path: Path) -> None:

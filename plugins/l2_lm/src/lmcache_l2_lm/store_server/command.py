@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -61,6 +62,8 @@ def run(arguments: Sequence[str], context: CommandContext) -> int:
         server = StoreServer(given.host, given.port, values, files or MemoryMedium())
         server.start()
         _say_where(given.host, server.port, values, given.path)
+        if given.path:
+            _say_what_fits(given.path, given.max_gb, values.stats().used_bytes)
         stop.wait()
         server.stop()
         _say_what_was(values)
@@ -78,6 +81,15 @@ def _say_where(host: str, port: int, values: Values, folder: Path | None) -> Non
         logger.warning(
             "every client that reaches %s:%d may read and replace every value, since the lm:// protocol has no passwords; keep "
             "it in a network of its own", host, port
+        )  # fmt: skip
+
+
+def _say_what_fits(folder: Path, max_gb: float, used_bytes: int) -> None:
+    room = (used_bytes + shutil.disk_usage(folder).free) / GIB
+    if room < max_gb:
+        logger.warning(
+            "the disk of %s has %.1f GiB for values; with --max-gb %g they are refused when it is full, and with less than "
+            "%.1f the least recently used ones go", folder, room, max_gb, room
         )  # fmt: skip
 
 

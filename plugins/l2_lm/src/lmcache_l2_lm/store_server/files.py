@@ -6,9 +6,11 @@ rise, so that of two files of one key the higher one is the newer.  The head is 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 import struct
 import threading
 from collections.abc import Iterator
@@ -48,10 +50,14 @@ class FileMedium:
     """As of `Medium`: one folder, which is this process's alone."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ResourceError where the folder cannot be used."""
+        """Raises ResourceError where the folder cannot be used, or any user may write to it."""
         self.folder: Final = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_mode & stat.S_IWOTH:
+                raise ResourceError(
+                    f"any user may write to --path {folder}, and so make values; name a folder in it, or chmod o-w {folder}"
+                )
             self._lock: Final = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise ResourceError(f"--path {folder} cannot be used ({error.strerror}); name a folder that can") from None
@@ -81,10 +87,10 @@ class FileMedium:
         for path in found:
             read = _read_head(path) if path.suffix == _WHOLE else None
             if read is None:
-                path.unlink(missing_ok=True)
+                _remove(path)
                 continue
             if old := newest.pop(read.key, None):
-                old.unlink(missing_ok=True)
+                _remove(old)
             newest[read.key], heads[read.key] = path, read.stored
         for key in newest:
             yield Recovered(key, heads[key])
@@ -137,8 +143,11 @@ class FileDraft:
         return StoredInFile(path, self._form, self._length, is_checked=True)
 
     def abandon(self) -> None:
-        self._close()
-        self._path.with_suffix(_PART).unlink(missing_ok=True)
+        try:
+            self._close()
+        except OSError:
+            pass  # nothing of it is kept
+        _remove(self._path.with_suffix(_PART))
 
     def _write(self, part: memoryview) -> None:
         self._hash.update(part)
@@ -177,7 +186,7 @@ class StoredInFile:
 
     def send(self, line: Line, head: bytes, end: float) -> None:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _opened(self._path)
         except OSError as error:
             raise MediumError(f"{self._path}: {error.strerror}") from None
         try:
@@ -189,10 +198,25 @@ class StoredInFile:
             os.close(descriptor)
 
     def free(self) -> None:
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:
-            logger.warning("a file that is not needed any more stays file=%s error=%s", self._path, error.strerror)
+        _remove(self._path)
+
+
+def _opened(path: Path) -> int:
+    """A descriptor for reading.  Raises OSError, also for a link, and for what is not a file."""
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    )  # a pipe waits for its writer
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a file")
+    return descriptor
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("a file that is not needed any more stays file=%s error=%s", path, error.strerror)
 
 
 def _packed(key: bytes, form: Form, length: int) -> bytes:
@@ -204,7 +228,7 @@ def _packed(key: bytes, form: Form, length: int) -> bytes:
 def _read_head(path: Path) -> Recovered | None:
     """None: it is not a whole value."""
     try:
-        with path.open("rb") as file:
+        with open(_opened(path), "rb") as file:
             head = file.read(_HEAD.size)
             size = os.fstat(file.fileno()).st_size
     except OSError:
@@ -221,7 +245,7 @@ def _read_head(path: Path) -> Recovered | None:
 
 def _digest_is_right(path: Path, length: int) -> bool:
     """Raises OSError."""
-    with path.open("rb", buffering=0) as file:
+    with open(_opened(path), "rb", buffering=0) as file:
         head = file.read(_HEAD.size)
         found = xxhash.xxh3_128(head[:-_DIGEST_BYTES])
         file.seek(HEAD_BYTES)

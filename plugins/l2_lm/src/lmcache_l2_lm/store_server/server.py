@@ -25,7 +25,10 @@ FRAME_SECONDS: Final = 30.0
 SLOWEST: Final = 1 << 20
 """Bytes in a second; a slower client is taken for one that hangs."""
 STOP_SECONDS: Final = 5.0
-BACKLOG: Final = 128
+ROOM_SECONDS: Final = 1.0
+"""How long a connection that is closed for a new one may take to end."""
+BACKLOG: Final = CONNECTIONS_MAX
+"""A connection beyond it waits a second for its next attempt."""
 
 
 class StoreServer:
@@ -100,25 +103,33 @@ class StoreServer:
         except OSError:  # it has gone already
             sock.close()
             return
+        if not self._make_room():
+            client.line.close()
+            self._faults.warning("%d connections are busy; a new one was closed", self._connections_max)
+            return
+        thread = threading.Thread(target=self._serve, args=(client,), name="store-client", daemon=True)
         with self._lock:
-            is_full = len(self._clients) >= self._connections_max
-            oldest = min(self._clients, key=lambda each: each.idle_since) if is_full else None
-            if oldest is not None and oldest.idle_since == math.inf:
-                client.line.close()
-                self._faults.warning("%d connections are busy; a new one was closed", self._connections_max)
-                return
-            thread = threading.Thread(target=self._serve, args=(client,), name="store-client", daemon=True)
             self._clients[client] = thread
-        if oldest is not None:
-            oldest.line.shutdown()
-            self._faults.warning(
-                "%d connections are open; the one that was unused longest was closed", self._connections_max
-            )
         try:
             thread.start()
         except RuntimeError as error:
             self._faults.warning("a connection was closed: %s", error)
             self._end(client)
+
+    def _make_room(self) -> bool:
+        """For one more connection.  False: all are busy."""
+        with self._lock:
+            if len(self._clients) < self._connections_max:
+                return True
+            oldest, thread = min(self._clients.items(), key=lambda each: each[0].idle_since)
+        if oldest.idle_since == math.inf:
+            return False
+        oldest.line.shutdown()
+        thread.join(ROOM_SECONDS)  # or it would be chosen again, and there would be more threads than connections
+        self._faults.warning(
+            "%d connections are open; the one that was unused longest was closed", self._connections_max
+        )
+        return True
 
     def _serve(self, client: _Client) -> None:
         try:
