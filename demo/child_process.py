@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from demo.preloaded import ForkedProcess, Preloaded
-from demo.shared_memory import group_runs
+from demo.shared_memory import group_is_stopped, group_runs
 
 TAIL_LINES = 30
 GROUP_SECONDS = 30.0
@@ -120,8 +120,13 @@ class ChildProcess:
             self._process.stdin.close()
 
     def pause(self) -> None:
-        """SIGSTOP to the program and its children, which then do nothing until `resume` or the end."""
+        """SIGSTOP to the program and its children, which do nothing from the return on until `resume` or the end."""
         os.killpg(self.pid, signal.SIGSTOP)
+        until = time.monotonic() + GROUP_SECONDS
+        while not group_is_stopped(self.pid):
+            if time.monotonic() > until:
+                raise self.error(f"still ran {GROUP_SECONDS:.0f} s after SIGSTOP")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         os.killpg(self.pid, signal.SIGCONT)

@@ -26,8 +26,12 @@ def shared_by_group(process_group: int) -> set[Path]:
 def group_runs(process_group: int) -> bool:
     """Whether a process of this group has a thread that has not ended: each keeps all files open.  A process that has ended,
     and whose parent has not asked, does not count."""
-    threads = Path("/proc").glob("[0-9]*/task/[0-9]*")
-    return any(_runs_in(thread, process_group) for thread in threads)
+    return _has_thread(process_group, beside="ZX")
+
+
+def group_is_stopped(process_group: int) -> bool:
+    """Whether each of its threads has seen SIGSTOP.  Those of a busy machine go on for milliseconds, and answer requests."""
+    return not _has_thread(process_group, beside="ZXTt")
 
 
 def unmapped_files() -> set[Path]:
@@ -58,12 +62,16 @@ def _group_of(process: Path) -> int:
     return int(_stat(process)[2])
 
 
-def _runs_in(thread: Path, process_group: int) -> bool:
-    try:
-        state, _, group, *_ = _stat(thread)
-    except OSError:
-        return False  # it has ended meanwhile
-    return int(group) == process_group and state not in "ZX"
+def _has_thread(process_group: int, *, beside: str) -> bool:
+    """In any state but these."""
+    for thread in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        try:
+            state, _, group, *_ = _stat(thread)
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(group) == process_group and state not in beside:
+            return True
+    return False
 
 
 def _stat(process: Path) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -162,12 +160,12 @@ def test_a_frozen_server_is_not_waited_for_longer_than_for_a_prefix(server: Serv
     try:
         assert until(lambda: link.blends)
         side = scheduler(link, Settings(blend="all", blend_min_tokens=4, lookup_timeout_ms=300), 0.0)
-        os.kill(server.pid, signal.SIGSTOP)
+        server.pause()
         side.on_new_request(replace(FACTS, blend=BlendChoice("none", (0.15,))))
         assert side.matched_tokens("r", 0) == (None, False)
         assert until(lambda: side.matched_tokens("r", 0) == (0, False), 3.0)
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        server.resume()
         link.close()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -99,7 +97,7 @@ def test_a_restart_between_two_heartbeats_is_noticed(running: ServerProcess) -> 
 def test_a_frozen_server_costs_one_time_out(running: ServerProcess) -> None:
     paged = fused_hnd()
     with rig(running.port, paged, timeout_seconds=0.5, heartbeat_seconds=0.5) as worker:
-        os.kill(running.pid, signal.SIGSTOP)
+        running.pause()
         try:
             started = time.monotonic()
             for number in range(20):
@@ -110,7 +108,7 @@ def test_a_frozen_server_costs_one_time_out(running: ServerProcess) -> None:
             no_answer = worker.counts.get("failed_stores:no_answer", 0) + worker.counts.get("failed_loads:no_answer", 0)
             assert 1 <= no_answer <= 4, worker.counts
         finally:
-            os.kill(running.pid, signal.SIGCONT)
+            running.resume()
         assert worker.until(lambda: worker.side._usable)
         worker.store(transfer(TOKENS, BLOCKS, salt="after"))
         worker.load(transfer(TOKENS, OTHERS, request="after", salt="after"))
@@ -267,8 +265,8 @@ def test_after_a_long_step_the_next_one_waits_for_the_server_as_well(running: Se
     """A busy server's answer is cheap beside what took a minute to compute."""
     with rig(running.port, fused_hnd(), heartbeat_seconds=10.0) as worker:
         one = transfer(TOKENS, BLOCKS)
-        os.kill(running.pid, signal.SIGSTOP)
-        goes_on = threading.Timer(3 * FENCE_SECONDS, os.kill, (running.pid, signal.SIGCONT))
+        running.pause()
+        goes_on = threading.Timer(3 * FENCE_SECONDS, running.resume)
         goes_on.start()
         try:
             worker.step(stores=(one,))
@@ -306,12 +304,12 @@ def test_a_step_does_not_wait_for_a_store_that_waits_for_the_server(
     monkeypatch.setattr("lmcache_vllm.worker.COPY_SECONDS", 60.0)
     with rig(running.port, fused_hnd(), heartbeat_seconds=10.0) as worker:
         one = transfer(TOKENS, BLOCKS)
-        os.kill(running.pid, signal.SIGSTOP)
+        running.pause()
         try:
             worker.step(stores=(one,))
             worker.side.on_step(StepPlan(fence=frozenset({one.id})))
         finally:
-            os.kill(running.pid, signal.SIGCONT)
+            running.resume()
         assert worker.until(lambda: worker.counts.get("failed_stores:cancelled") == 1)
     assert until(lambda: quiet(running))
 
@@ -380,12 +378,12 @@ def test_closing_waits_for_stores_and_tells_the_server(running: ServerProcess) -
 def test_closing_without_a_server_is_quick(running: ServerProcess) -> None:
     started = time.monotonic()
     with rig(running.port, fused_hnd(), timeout_seconds=60.0) as worker:
-        os.kill(running.pid, signal.SIGSTOP)
+        running.pause()
         try:
             worker.step(stores=(transfer(TOKENS, BLOCKS),), loads=(transfer(TOKENS, OTHERS),))
             worker.side.close()
         finally:
-            os.kill(running.pid, signal.SIGCONT)
+            running.resume()
     assert time.monotonic() - started < 30
     assert until(lambda: running.answers_ping(1.0))
 
