@@ -29,7 +29,7 @@ from lmcache_vllm.blend_separator import separator_tokens
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.handoffs import HandoffParams
-from lmcache_vllm.in_process import InProcessCache, ending_seconds, endpoint_of, is_layerwise, split
+from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.metrics import NodePromMetrics, NodeStats
 from lmcache_vllm.model_identity import EngineIdentity, engine_identity
@@ -208,7 +208,6 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
     def shutdown(self) -> None:
         """Waits for copies that touch vLLM's memory, and gives back what the server holds for this process."""
-        ending_seconds()
         if self._scheduler:
             self._scheduler.close()
         if self._cache:

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CLOSE_SECONDS: Final = 4.0
-"""From the first part of an engine that ends. vLLM kills an engine that takes five."""
+END_SECONDS: Final = 5.0
+"""vLLM kills an engine that takes longer to end."""
+CLOSE_SECONDS: Final = 3.0
+"""Of these, for writes to other tiers: workers end before, in `transfer_session.STOP_SECONDS` at most."""
 STALE_SECONDS: Final = 60.0
 """A socket that is younger may belong to an engine that is about to listen."""
 _VARIABLES: Final = "LMCACHE_"
@@ -91,7 +93,6 @@ class InProcessCache:
         """Opens it and serves it at `url`. `workers` of this machine map its memory, and it has as much for each of them;
         `block_tokens`: where blocks of all groups end together. `overrides`: keys of the configuration, over those of
         LMCACHE_CONFIG_FILE and LMCACHE_*. Raises ValueError that says what is wrong, and what to do."""
-        _ending_since.clear()  # an earlier engine of this process has ended
         _check_environment()
         from lmcache_core import open_local
 
@@ -115,7 +116,13 @@ class InProcessCache:
                 self._cache.close(0.0)
                 raise
         except LMCacheError as error:
-            raise ValueError(f"lmcache.in_process: {error}") from None
+            own = (
+                f" ('l1_size_gb' is 'max_local_cpu_size' for each of {workers} workers)"
+                if "l1_size_gb" in str(error)
+                else ""
+            )
+            raise ValueError(f"lmcache.in_process: {error}{own}") from None
+        self._process = os.getpid()
         atexit.register(self.close)
         logger.info(
             "cache is open in this process url=%s l1_gb=%s adapters=%s seconds=%.2f",
@@ -132,20 +139,13 @@ class InProcessCache:
         return replace(settings, **taken)
 
     def close(self) -> None:
-        """Write what is on its way to other tiers, as far as there is time, and give everything back. May be called again."""
+        """Write what is on its way to other tiers, as far as there is time, and give everything back. May be called again. Does
+        nothing in a child after a fork: the cache is its parent's."""
+        if os.getpid() != self._process:
+            return
         atexit.unregister(self.close)
-        if not self._cache.close(max(0.0, CLOSE_SECONDS - ending_seconds())):
+        if not self._cache.close(CLOSE_SECONDS):
             logger.warning("the engine ended before all chunks were written to other tiers; those are computed again")
-
-
-_ending_since: list[float] = []
-
-
-def ending_seconds() -> float:
-    """Since this was first called in this process: when the first part of its engine began to end."""
-    if not _ending_since:
-        _ending_since.append(time.monotonic())
-    return time.monotonic() - _ending_since[0]
 
 
 def _check_environment() -> None:
@@ -193,7 +193,7 @@ def _check_alone(own: Path) -> None:
         with suppress(OSError):
             if time.time() - path.lstat().st_mtime > STALE_SECONDS and not _is_listening(path):
                 path.unlink()
-    deadline = time.monotonic() + CLOSE_SECONDS + 1.0
+    deadline = time.monotonic() + END_SECONDS
     while _is_listening(own):
         if time.monotonic() > deadline:
             raise ValueError(
