@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from demo.server_process import ServerProcess
 from engines.vllm.tests.scheduler_rig import PROMPT, SETTINGS, TABLE
 from engines.vllm.tests.scheduler_rig import Rig as SchedulerRig
-from engines.vllm.tests.test_worker_transfers import OPTIONS, TOKENS, quiet
+from engines.vllm.tests.test_worker_transfers import TOKENS
 from engines.vllm.tests.worker_kit import (
     Paged,
     Rig,
@@ -24,26 +22,15 @@ from engines.vllm.tests.worker_kit import (
     rig,
     separate_planes,
     transfer,
-    until,
 )
 from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_pages import ChunkPages
 
+pytestmark = pytest.mark.usefixtures("nothing_stays_held")
+
 BLOCKS = [[*range(1, 9)]]
 LAYERWISE = replace(SETTINGS, layerwise=True)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(OPTIONS, tmp_path_factory.mktemp("server") / "log") as process:
-        yield process
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_held(server: ServerProcess) -> Iterator[None]:
-    yield
-    assert until(lambda: quiet(server)), server.status()["l1"]
 
 
 def order(first: int = 0, request: str = "r") -> Transfer:
@@ -176,11 +163,11 @@ def test_a_frozen_server_costs_the_step_its_timeout_and_no_more(server: ServerPr
     with rig(server.port, fused_hnd("float32"), timeout_seconds=0.5, heartbeat_seconds=30.0) as worker:
         worker.store(order(60_000))
         computing(worker)
-        os.kill(server.pid, signal.SIGSTOP)
+        server.pause()
         try:
             worker.step(layer_loads=(order(60_000, "r2"),), layer_stores=(order(61_000, "r3"),))
         finally:
-            os.kill(server.pid, signal.SIGCONT)
+            server.resume()
         assert worker.failed_blocks == set(BLOCKS[0])
         assert worker.counts["failed_loads:no_answer"] == 1
         assert worker.until(lambda: any(name.startswith("failed_stores") for name in worker.counts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,27 +25,16 @@ from engines.vllm.tests.worker_kit import (
     separate_planes,
     transfer,
     two_groups,
-    until,
 )
 from lmcache_devkit import FakeEngine
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.prompt_identity import PromptIdentity
 
+pytestmark = pytest.mark.usefixtures("nothing_stays_held")
+
 TOKENS = list(range(500, 500 + 4 * CHUNK_TOKENS))
 OPTIONS = ["--l1-size-gb", "0.0625", "--chunk-size", str(CHUNK_TOKENS), "--eviction-policy", "LRU"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(OPTIONS, tmp_path_factory.mktemp("server") / "log") as process:
-        yield process
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_held(server: ServerProcess) -> Iterator[None]:
-    yield
-    assert until(lambda: quiet(server)), server.status()["l1"]
 
 
 def quiet(server: ServerProcess) -> bool:
