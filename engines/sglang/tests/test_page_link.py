@@ -64,6 +64,13 @@ def wait_ready(link: PageLink, ready: bool = True) -> None:
         time.sleep(0.02)
 
 
+def wait_registered(server: ServerProcess) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not server.status()["workers"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def held(server: ServerProcess) -> int:
     status = server.status()
     return int(status["l1"]["held"] + status["lookups_open"] + status["modules"]["engine_driven"]["reads_prepared"])
@@ -207,6 +214,90 @@ def test_a_server_that_is_frozen_for_longer_than_a_ping_waits_is_used_again(serv
     wait_ready(link)
     assert link.lookup("r2", pages) == 1
     link.close()
+
+
+def an_impatient_link(server: ServerProcess) -> PageLink:
+    settings = {"port": server.port, "heartbeat_seconds": 30, "timeout_seconds": 1.0}
+    return PageLink(LinkerSettings.read(settings), "model", LAYOUT)
+
+
+@pytest.mark.parametrize("when", ["before the read", "within it"])
+def test_a_server_that_freezes_fails_a_read_and_holds_nothing_for_it_later(server: ServerProcess, when: str) -> None:
+    link, pages = an_impatient_link(server), hashes("l", 2)
+    store(link, pages, 7)
+    assert link.lookup("r1", pages) == 2
+    if when == "before the read":
+        freeze(server)
+    with pytest.raises(LMCacheError), link.reading("r1", pages):
+        freeze(server)
+    link.end("r1")
+    server.resume()
+    wait_nothing_held(server)
+    wait_ready(link)
+    assert link.lookup("r2", pages) == 2
+    link.close()
+
+
+@pytest.mark.parametrize("when", ["before the store", "within it"])
+def test_a_server_that_freezes_fails_a_store_and_the_pages_can_be_stored_later(
+    server: ServerProcess, when: str
+) -> None:
+    link, pages = an_impatient_link(server), hashes("m", 2)
+    if when == "before the store":
+        freeze(server)
+
+    def write() -> None:
+        with link.writing(pages) as (_, places):
+            for place in places:
+                place[:] = bytes([5]) * PAGE_BYTES
+            freeze(server)
+
+    with pytest.raises(LMCacheError):
+        write()
+    server.resume()
+    wait_ready(link)
+    wait_nothing_held(server)
+    store(link, pages, 5)
+    with link.reading("r1", pages) as places:
+        assert {bytes(place) for place in places} == {bytes([5]) * PAGE_BYTES}
+    link.close()
+
+
+def test_a_read_after_another_server_has_come_gives_nothing_of_that_server(
+    server: ServerProcess, link: PageLink
+) -> None:
+    """Its slots are at the same places as the first one's."""
+    pages, others = hashes("n", 2), hashes("o", 2)
+    store(link, pages, 7)
+    assert link.lookup("r1", pages) == 2
+    server.kill()
+    server.start()
+    with pytest.raises(LMCacheError), link.reading("r1", pages):
+        pass
+    wait_registered(server)
+    wait_ready(link)
+    assert store(link, others, 9) == [0, 1]
+    with pytest.raises(LMCacheError, match="are gone"), link.reading("r1", pages):
+        pass
+    wait_nothing_held(server)
+
+
+def test_a_server_that_is_replaced_while_pages_are_read_fails_the_read(server: ServerProcess, link: PageLink) -> None:
+    pages = hashes("p", 2)
+    store(link, pages, 7)
+
+    def read() -> None:
+        with link.reading("r1", pages) as places:
+            server.kill()
+            wait_ready(link, False)
+            server.start()
+            wait_ready(link)
+            store(link, pages, 9)
+            assert bytes(places[0]) == bytes([7]) * PAGE_BYTES, "those of the server that has died"
+
+    with pytest.raises(LMCacheError, match="started again"):
+        read()
+    wait_nothing_held(server)
 
 
 def test_without_a_server_it_begins_and_finds_one_later(server: ServerProcess) -> None:

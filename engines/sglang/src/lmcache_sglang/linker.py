@@ -123,7 +123,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
     def load(self, rid: str, transfers: list[Any]) -> bool:
         transfer = _of_kv(transfers)
         if rid in self._queued:
-            raise ValueError(f"request {rid} has a load that has not begun yet")
+            raise ValueError(f"request {rid} already has a queued load")
         known = self._lookups.pop(rid, None)
         pages = self._copies.pages_of(transfer.device_indices)
         if len(pages) != len(transfer.keys):
@@ -136,8 +136,9 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             return -1
         loads, self._queued = list(self._queued.values()), {}
         index = int(self.layer_done_counter.update_producer())
+        layers = self.layer_done_counter.futures[index]  # `reset` gives the index to another batch
         round_ = self._round
-        self._run(self._loader, lambda: self._load_all(index, loads, round_))
+        self._run(self._loader, lambda: self._load_all(layers, loads, round_))
         return index
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
@@ -188,9 +189,9 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             executor.shutdown(wait=False, cancel_futures=True)
         self._link.close()
 
-    def _load_all(self, index: int, loads: Sequence[_Load], round_: int) -> None:
-        """One batch.  Its last layer is complete when the server has said that no page changed before."""
-        last = self._copies.layers - 1
+    def _load_all(self, layers: Sequence[Future[None]], loads: Sequence[_Load], round_: int) -> None:
+        """One batch.  Its last layer is complete when the server has taken back all pages, and so was there until then."""
+        last = layers[-1]
         try:
             with ExitStack() as reading:
                 places = [
@@ -200,17 +201,20 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
                     ]
                     for load in loads
                 ]
-                for layer in range(self._copies.layers):
+                for layer, done in enumerate(layers):
                     self._check_round(round_)
                     for load, objects in zip(loads, places, strict=True):
                         self._copies.scatter(layer, load.pages, objects)
-                    if layer < last:
-                        self.layer_done_counter.complete(index, layer)
-            self.layer_done_counter.complete(index, last)
+                    if done is not last:
+                        done.set_result(None)
+            last.set_result(None)
         except Exception as error:  # noqa: BLE001 - a forward pass waits for each layer, whatever happened
             self.failed_loads += len(loads)
-            logger.error("a load failed requests=%s error=%s", [load.request_id for load in loads], error)
-            self.layer_done_counter.fail(index, error)
+            requests = [load.request_id for load in loads]
+            logger.error("a load failed requests=%s error=%s failed_loads=%d", requests, error, self.failed_loads)
+            for future in layers:
+                if not future.done():
+                    future.set_exception(error)
         for load in loads:
             self._link.end(load.name)
 
@@ -227,7 +231,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             return len(missing) == len(hashes) or self._link.holds_all(hashes)
         except Exception as error:  # noqa: BLE001 - SGLang waits for the result
             self.failed_stores += 1
-            logger.warning("%d pages were not stored error=%s", len(hashes), error)
+            logger.warning("%d pages were not stored error=%s failed_stores=%d", len(hashes), error, self.failed_stores)
             return False
 
     def _check_round(self, round_: int) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from lmcache_client import (
+    ABANDON_STORE,
+    COMMIT_RETRIEVE,
     END_SESSION,
     NO_TOKENS,
     PING,
@@ -23,6 +25,7 @@ from lmcache_client import (
     LayoutPart,
     LMCacheError,
     NoAnswerError,
+    Operation,
     ServerChange,
     ServerHello,
     SlotDescriptor,
@@ -100,25 +103,26 @@ class PageLink:
 
     def end(self, request_id: str) -> None:
         """Nothing is held for the request any more.  Does not wait."""
-        with suppress(LMCacheError):
-            self._channel.tell(END_SESSION, request_id)
+        self._tell(END_SESSION, request_id)
 
     @contextmanager
     def reading(self, request_id: str, hashes: Sequence[bytes]) -> Iterator[list[memoryview]]:
-        """The bytes of all these pages, at their place in L1, until the block ends.  Raises LMCacheError where one is missing,
-        and where they may have changed before the block ended."""
+        """The bytes of all these pages, at their place in L1, until the block ends.  The server keeps them there
+        until it hears of that end.  Raises LMCacheError where one is missing, and where the server was lost before the block
+        ended."""
         now = self._registered()
         key = self._key(now, request_id, hashes)
-        found = self._channel.prepare_retrieve(key, self._instance_id).context
-        if found is None or found.slots is UNSET or len(found.slots) != len(hashes):
-            raise LMCacheError(f"{len(hashes)} pages were found by the lookup, and are gone")
-        held = False
         try:
+            found = self._channel.prepare_retrieve(key, self._instance_id).context
+            if found is None or found.slots is UNSET or len(found.slots) != len(hashes):
+                raise LMCacheError(f"{len(hashes)} pages were found by the lookup, and are gone")
             yield self._payloads(now, found.slots)
-        finally:
-            held = self._channel.commit_retrieve(key, self._instance_id)
-        if not held:
-            raise LMCacheError("the server took the pages back while they were read")
+        except BaseException:  # also where no answer came: a server that was only slow holds the pages by then
+            self._tell(COMMIT_RETRIEVE, key, self._instance_id)
+            raise
+        self._channel.commit_retrieve(key, self._instance_id)
+        if self._now is not now:
+            raise LMCacheError("the server was started again while pages were read")
 
     @contextmanager
     def writing(self, hashes: Sequence[bytes]) -> Iterator[tuple[list[int], list[memoryview]]]:
@@ -127,14 +131,14 @@ class PageLink:
         now = self._registered()
         request_id = f"store-{uuid.uuid4().hex}"
         key = self._key(now, request_id, hashes)
-        context = self._channel.prepare_store(key, self._instance_id).context
-        if context is None or context.slots is UNSET or context.chunk_indices is UNSET or not context.slots:
-            yield [], []
-            return
         try:
+            context = self._channel.prepare_store(key, self._instance_id).context
+            if context is None or context.slots is UNSET or context.chunk_indices is UNSET or not context.slots:
+                yield [], []
+                return
             yield list(context.chunk_indices), self._payloads(now, context.slots)
-        except BaseException:
-            self._channel.abandon_store(key, self._instance_id)
+        except BaseException:  # also where no answer came: a server that was only slow has given out the slots by then
+            self._tell(ABANDON_STORE, key, self._instance_id)
             raise
         if not self._channel.commit_store(key, self._instance_id):
             raise LMCacheError("the server did not take what was written")
@@ -185,6 +189,11 @@ class PageLink:
         if self._now is not now:
             raise LMCacheError("the server was started again meanwhile")
         return found
+
+    def _tell(self, operation: Operation, *payload: Any) -> None:
+        """Requests of a connection are done in their order, and so this is done after those that got no answer."""
+        with suppress(LMCacheError):
+            self._channel.tell(operation, *payload)
 
     def _ping(self) -> Future[Any] | None:
         """The answer to come.  None where the channel is closed."""
