@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from core.tests.server.conftest import StartServer
-from lmcache_client import NO_TOKENS, EngineKey, HashedKey
+from lmcache_client import NO_TOKENS, EngineKey, HashedKey, encode_tokens
+from lmcache_client.engine_key import TokenSequence
+from lmcache_client.external_hashes import ExternalHashes
+from lmcache_client.hash_chain import Blake3Chain, read_prompt
 from lmcache_core import HashChain
 from lmcache_core.app.server import Server
 from lmcache_devkit.fake_engine import FakeEngine
@@ -75,6 +78,39 @@ def test_tokens_and_hashes_and_two_algorithms_are_apart(endpoint: str) -> None:
         assert tokens.store(TOKENS)
         assert tokens.retrieve(TOKENS) is not None
         assert other.retrieve(TOKENS) is None
+
+
+class Named(FakeEngine):
+    """Sends tokens, under the name of another engine's hashes."""
+
+    name = "model"
+
+    def key(self, tokens: Sequence[int], request: str, start: int, end: int, *, of_worker: bool = True) -> EngineKey:
+        plain = super().key(tokens, request, start, end, of_worker=of_worker)
+        return msgspec.structs.replace(plain, model_name=self.name)
+
+
+class Copying(Hashing):
+    """Gives the hashes that tokens would have."""
+
+    def hashes(self, tokens: Sequence[int]) -> list[bytes]:
+        array = TokenSequence.of(encode_tokens(tokens))
+        return Blake3Chain(self.chunk_tokens, read_prompt, False).extend((), array.encoded, 0, array.count)[0]
+
+
+def test_a_client_with_tokens_cannot_reach_what_a_client_of_hashes_has_stored(
+    endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hashes may be any bytes, also those of other tokens: what they name must not be found by tokens."""
+    with Copying(endpoint) as hashes, Named(endpoint) as tokens:
+        assert hashes.store(TOKENS)
+        assert hashes.lookup(TOKENS) == CHUNKS
+        assert tokens.lookup(TOKENS) == 0
+        tokens.name = ExternalHashes.of(hashes.hashes(TOKENS)).model_name("model", hashes.algorithm, "")
+        assert tokens.lookup(TOKENS, "o") == 0
+        assert "which the server adds to names of keys with chunk_hashes" in caplog.text
+        assert tokens.retrieve(TOKENS) is None
+        assert hashes.retrieve(TOKENS) == [hashes.content(TOKENS, chunk) for chunk in range(CHUNKS)]
 
 
 def test_tenants_are_apart(endpoint: str) -> None:

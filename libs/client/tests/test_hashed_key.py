@@ -9,7 +9,7 @@ import pytest
 from blake3 import blake3
 
 from lmcache_client import NO_TOKENS, EngineKey, HashedKey, ProtocolError
-from lmcache_client.engine_key import read_key
+from lmcache_client.engine_key import MAX_TOKENS, read_key
 
 HASHES = [bytes([number]) * 32 for number in range(3)]
 
@@ -75,3 +75,30 @@ def test_keys_of_other_hashes_are_not_equal() -> None:
     assert one == same
     assert hash(one.token_ids) == hash(same.token_ids)
     assert one != other
+
+
+def frame(**other: Any) -> bytes:
+    """A key as other clients could send it: ours refuses most of these itself."""
+    fields = msgspec.structs.asdict(EngineKey("m", 1, None, NO_TOKENS, 0, 0, "r"))
+    return msgspec.msgpack.encode({**fields, "hash_algorithm": "sha256", **other})
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_its_hashes_are_read() -> None:
+    many = [bytes(32)] * (MAX_TOKENS // 16)
+    assert read_key(frame(chunk_hashes=many), 16).token_ids.count == MAX_TOKENS
+    with pytest.raises(ProtocolError, match=f"of {MAX_TOKENS + 16} tokens: one of them, up to {MAX_TOKENS}"):
+        read_key(frame(chunk_hashes=[*many, b""]), 16)
+
+
+def test_what_refuses_an_algorithm_does_not_repeat_all_of_a_long_name() -> None:
+    with pytest.raises(ProtocolError, match="name chunks of one process only") as refused:
+        read_key(frame(chunk_hashes=[bytes(4)], hash_algorithm="x" * 10_000), 16)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_key_with_tokens_cannot_have_the_name_of_one_with_hashes() -> None:
+    """Its objects would be among those that hashes name, where a client may name any bytes."""
+    name = read_key(msgspec.msgpack.encode(key()), 16).model_name
+    with pytest.raises(ProtocolError, match=r"the model name ends with '##ext-.{16}', which the server adds"):
+        read_key(frame(model_name=name, token_ids=[1, 2]), 16)
+    assert read_key(frame(model_name=name[:-1], token_ids=[1, 2]), 16).model_name == name[:-1]

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from lmcache_client.blend import RopeTables
+from lmcache_client.external_hashes import is_external
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition
@@ -20,7 +21,6 @@ from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.residency import ResidencyFeed
 from lmcache_core.contracts.storage import SlotReferences, Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.model.names import is_external
 
 SPACES_REMEMBERED = 4096
 _AMX_DTYPES: Final = frozenset({"bfloat16", "uint8", "float8_e4m3fn", "float8_e5m2"})

@@ -75,11 +75,6 @@ def registered_name(name: str) -> str:
     return f"{served}##{identity}" if identity else served
 
 
-def is_external(name: str) -> bool:
-    """Are its chunks named by hashes of an engine's own?"""
-    return name[-22:-16] == "##ext-"
-
-
 def names_model(asked: str, name: str) -> bool:
     """Does a request for the model `asked` include the model `name`?  The served name includes all of its engines, the name
     of an engine all of its requests."""

@@ -25,6 +25,7 @@ from lmcache_client.engine_key import (
     with_tokens,
 )
 from lmcache_client.errors import ProtocolError
+from lmcache_client.external_hashes import is_external
 from lmcache_client.hash_chain import Blake3Chain, Chain, Sha256CborChain
 from lmcache_core.contracts.request_module import ReadTokens, TokenIds
 from lmcache_core.kernels.choice import Kernels
@@ -142,7 +143,7 @@ class KeyReader:
 
 def _decode(frame: memoryview, start: _Start, header: bytes, begin: int) -> Any:
     """The fields of the key without the known tokens: the head, an array of those that are left, and what begins there.
-    None when it cannot be read, when it is another tenant's or has hashes, or when the tokens may be named twice."""
+    None when it cannot be read, when it is another tenant's, has hashes or their name, or when tokens may be named twice."""
     short = b"".join((start.head, header, frame[begin:]))
     if names_tokens(short, len(start.head)):
         return None
@@ -150,7 +151,8 @@ def _decode(frame: memoryview, start: _Start, header: bytes, begin: int) -> Any:
         fields = decode_fields(short)
     except (ValueError, RecursionError):
         return None
-    return fields if fields.cache_salt == start.salt and fields.chunk_hashes is None else None
+    refused = fields.chunk_hashes is not None or is_external(fields.model_name)
+    return None if refused or fields.cache_salt != start.salt else fields
 
 
 class PromptHasher:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from lmcache_client.errors import ProtocolError
-from lmcache_client.external_hashes import ExternalHashes
+from lmcache_client.external_hashes import ExternalHashes, is_external
 
 MAX_TOKENS: Final = 16 << 20
 """Longest sequence that is taken from an engine."""
@@ -222,13 +222,18 @@ def read_key(frame: Frame, chunk_tokens: int = 1) -> EngineKey:
     array = memoryview(fields.token_ids)
     count, header = array_header(array)
     if fields.chunk_hashes is None:
+        if is_external(fields.model_name):
+            raise ProtocolError(
+                f"the model name ends with {fields.model_name[-22:]!r}, which the server adds to names of keys with "
+                "chunk_hashes: leave it out"
+            )
         return with_tokens(fields, TokenSequence(count, array[header:], fields.cache_salt))
-    hashes, fields.model_name = _external(fields, fields.model_name)
-    tokens = len(hashes) * chunk_tokens
+    tokens = len(fields.chunk_hashes) * chunk_tokens
     if count or tokens > MAX_TOKENS:
         raise ProtocolError(
             f"a key has {count} token_ids and chunk_hashes of {tokens} tokens: one of them, up to {MAX_TOKENS}"
         )
+    hashes, fields.model_name = _external(fields, fields.model_name)
     known = KnownPrefix(hashes, 0, 0)
     return with_tokens(fields, TokenSequence(tokens, memoryview(b""), fields.cache_salt, known))
 

@@ -45,7 +45,7 @@ class ExternalHashes(NamedTuple):
         """Raises ValueError, with the remedy, unless other processes may find what they name."""
         if not self.lasts(algorithm):
             raise ValueError(
-                f"hashes of {self.size} bytes by '{algorithm}' name chunks of one process only: give hashes of at least "
+                f"hashes of {self.size} bytes by '{algorithm:.80}' name chunks of one process only: give hashes of at least "
                 f"{LASTING_BYTES} bytes, and name an algorithm that gives each process the same ones"
             )
 
@@ -58,6 +58,11 @@ class ExternalHashes(NamedTuple):
         text = b"".join(len(each).to_bytes(1) + each for each in names)
         facts = text + self.kind.to_bytes(1) + self.size.to_bytes(2, "big")
         return f"{model_name}##ext-{blake3(facts).hexdigest(_DIGEST_BYTES)}"
+
+
+def is_external(model_name: str) -> bool:
+    """Is it one that `ExternalHashes.model_name` gives?"""
+    return model_name[-22:-16] == "##ext-"
 
 
 def _read(value: bytes | int) -> tuple[int, bytes]:
