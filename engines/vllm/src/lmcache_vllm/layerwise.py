@@ -35,7 +35,7 @@ class LayerProgress:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """There will be no more."""
+        """No further layer comes: waiters return."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

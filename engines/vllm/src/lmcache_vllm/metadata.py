@@ -73,7 +73,7 @@ def kept_id(request_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SegmentChain:
-    """What is there of the chain of a segment, and held for the transfer's own request id."""
+    """The chunks of a segment's chain that a lookup found; they are held for the transfer's own request id."""
 
     transfer: Transfer
     """Of the whole chain, also of what is not there."""

@@ -30,7 +30,7 @@ VARIANT: Final = fingerprint({"segments": True})
 
 
 class ChainQuestion(NamedTuple):
-    """What is there of a chain is asked."""
+    """A lookup of one chain."""
 
     transfer: Transfer
     """Of the whole chain, without blocks."""

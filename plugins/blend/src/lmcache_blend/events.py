@@ -6,7 +6,7 @@ from lmcache_core import Event
 
 
 class BlendLookupAnswered(Event, frozen=True):
-    """An engine that blends knows what there is of a prompt.  `segments` are chunks behind the prefix, `segment_tokens` their
+    """An engine that blends got the answer of a lookup.  `segments` are chunks behind the prefix, with `segment_tokens`
     tokens."""
 
     request_id: str
@@ -31,7 +31,7 @@ class BlendSegmentsRead(Event, frozen=True):
 
 
 class BlendRequestRefused(Event, frozen=True):
-    """A request of an engine, that of a rope included, could not be what it says.  `reason` is a sentence."""
+    """A request of an engine was refused; also one that registers rotary tables.  `reason` is a sentence."""
 
     operation: str
     reason: str

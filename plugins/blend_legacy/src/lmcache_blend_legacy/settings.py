@@ -21,7 +21,7 @@ def _checked(tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class BlendLegacySettings(PluginSettings):
-    special_tokens: tuple[int, ...] = ()
+    special_tokens: tuple[int, ...] = Field((), description="Token ids of the separator between documents of a prompt.")
 
     _fits = field_validator("special_tokens")(_checked)
 

@@ -53,8 +53,8 @@ def exist(line: Line, end: float, names: Sequence[bytes]) -> list[bool]:
 
 
 def put(line: Line, end: float, key: ObjectKey, buffer: BorrowedBuffer, *, replaces: bool) -> bool:
-    """False: the store refuses it.  A PUT has no answer, so what follows it asks whether the value is there.  Unless it
-    `replaces` what is there, that is asked before, too."""
+    """False: the store refuses it.  A PUT has no answer, so an EXIST behind it asks whether the value is there.  Without
+    `replaces`, another EXIST comes first, and a value that exists is not sent."""
     name = key_of(key)
     if not replaces and exist(line, end, [name])[0]:
         return True

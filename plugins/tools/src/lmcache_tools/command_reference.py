@@ -74,15 +74,16 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
             "." if parser.prog == "lmcache server" else ", and:"
         )
         yield ""
+    expand = argparse.HelpFormatter(parser.prog)._expand_help  # with defaults in their places
     rows = [
-        (_name(action), action.help or "")
+        (_name(action), expand(action) if action.help else "")
         for group in parser._action_groups
         if group.title not in settings
         for action in group._group_actions
         if not isinstance(action, argparse._HelpAction)
     ]
     for name, text in rows:
-        yield entry(name, (), text.replace("%%", "%"))
+        yield entry(name, (), text)
 
 
 def _name(action: argparse.Action) -> str:

@@ -105,7 +105,7 @@ class Space:
 
 
 class Stats(NamedTuple):
-    """What there is."""
+    """Of all values."""
 
     values: int
     used_bytes: int
