@@ -1,9 +1,8 @@
 #include "page_copy_binding.h"
 
-#include <cerrno>
 #include <string>
 
-#include "number_arguments.h"
+#include "page_arguments.h"
 #include "page_copy.h"
 
 namespace lmcache {
@@ -20,16 +19,7 @@ std::uint64_t copy_pages(std::int64_t direction, nb::handle bases, nb::handle bl
     if (threads > THREADS_LIMIT) refuse_argument("threads must be at most " + std::to_string(THREADS_LIMIT));
     PageCopy copy;
     copy.direction = static_cast<Direction>(direction);
-    copy.shape = PageShape{
-        .kv_axis = at_least(1, kv_axis, "kv_axis"),
-        .layers = at_least(1, layers, "layers"),
-        .slots_per_block = at_least(1, slots_per_block, "slots_per_block"),
-        .heads = at_least(1, heads, "heads"),
-        .head_bytes = at_least(1, head_bytes, "head_bytes"),
-        .block_stride = at_least(0, block_stride, "block_stride"),
-        .slot_stride = at_least(0, slot_stride, "slot_stride"),
-        .head_stride = at_least(0, head_stride, "head_stride"),
-    };
+    copy.shape = page_shape(kv_axis, layers, slots_per_block, heads, head_bytes, block_stride, slot_stride, head_stride);
     copy.first_layer = at_least(0, first_layer, "first_layer");
     copy.end_layer = at_least(0, end_layer, "end_layer");
     copy.skip_slots = at_least(0, skip_slots, "skip_slots");
@@ -43,11 +33,7 @@ std::uint64_t copy_pages(std::int64_t direction, nb::handle bases, nb::handle bl
         const nb::gil_scoped_release unlocked;
         whole = run(copy);
     }
-    if (!whole) {
-        errno = EFAULT;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
+    if (!whole) raise_fault();
     return copy.bytes();
 }
 

@@ -1,9 +1,6 @@
 #include "row_move_binding.h"
 
-#include <cerrno>
-#include <string>
-
-#include "number_arguments.h"
+#include "page_arguments.h"
 #include "row_move.h"
 
 namespace lmcache {
@@ -20,16 +17,7 @@ std::uint64_t move_rows(nb::handle bases, nb::handle blocks, nb::handle object, 
     if (element < 0 || element > 2) refuse_argument("element must be FLOAT32 (0), BFLOAT16 (1) or FLOAT16 (2)");
     RowMove move;
     move.into_object = into_object;
-    move.shape = PageShape{
-        .kv_axis = at_least(1, kv_axis, "kv_axis"),
-        .layers = at_least(1, layers, "layers"),
-        .slots_per_block = at_least(1, slots_per_block, "slots_per_block"),
-        .heads = at_least(1, heads, "heads"),
-        .head_bytes = at_least(1, head_bytes, "head_bytes"),
-        .block_stride = at_least(0, block_stride, "block_stride"),
-        .slot_stride = at_least(0, slot_stride, "slot_stride"),
-        .head_stride = at_least(0, head_stride, "head_stride"),
-    };
+    move.shape = page_shape(kv_axis, layers, slots_per_block, heads, head_bytes, block_stride, slot_stride, head_stride);
     move.element = static_cast<Element>(element);
     move.first_layer = at_least(0, first_layer, "first_layer");
     move.end_layer = at_least(0, end_layer, "end_layer");
@@ -53,11 +41,7 @@ std::uint64_t move_rows(nb::handle bases, nb::handle blocks, nb::handle object, 
         const nb::gil_scoped_release unlocked;
         whole = run(move);
     }
-    if (!whole) {
-        errno = EFAULT;
-        PyErr_SetFromErrno(PyExc_OSError);
-        throw nb::python_error();
-    }
+    if (!whole) raise_fault();
     return move.bytes();
 }
 
