@@ -330,6 +330,9 @@ from .server.registrations import (
     registered_shards as registered_shards,
 )
 from .server.request_fields import (
+    check_lookup_key as check_lookup_key,
+    check_model_name as check_model_name,
+    check_request_id as check_request_id,
     store_patience as store_patience,
     transfer_range as transfer_range,
     TransferRange as TransferRange,

@@ -37,6 +37,18 @@ def test_refusals_are_counted_and_logged_now_and_then(caplog: pytest.LogCaptureF
     assert "refused=6; give requests a salt, or leave out --reject-unsalted" in caplog.records[1].getMessage()
 
 
+def test_a_salt_that_makes_keys_too_long_is_refused_with_the_reason(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+    with FakeEngine(server.info.engine_endpoint, model="m" * 1930, salt="s" * 100) as engine:
+        assert engine.lookup(TOKENS) == 0
+        engine.store(TOKENS)
+        assert server.status()["l1"]["free"] == server.status()["l1"]["total"]
+    assert "request refused reason=the key of model" in caplog.text
+    assert "request failed" not in caplog.text
+
+
 @pytest.mark.parametrize("maps_memory", [True, False])
 def test_an_engine_without_a_salt_runs_uncached(start_server: StartServer, maps_memory: bool) -> None:
     server = start_server(reject_unsalted=True)

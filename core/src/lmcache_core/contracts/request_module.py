@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from lmcache_client.blend import RopeTables
+from lmcache_client.errors import ProtocolError
 from lmcache_client.external_hashes import is_external
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
@@ -230,13 +231,17 @@ class ModuleContext:
         return "amx" if packed else ""
 
     def space(self, fields: SpaceFields, kv_rank: int, layout: ChunkLayout, object_group: int = 0) -> StoredSpace:
-        """The key space of one object group of one shard in one layout.  The latest ones are remembered.  Any thread."""
+        """The key space of one object group of one shard in one layout.  The latest ones are remembered.  Raises
+        ProtocolError where the key of an object would be too long.  Any thread."""
         identity = (fields, kv_rank, object_group, layout.fingerprint)
         known = self._spaces.get(identity)
         if known is None:
             model, salt = fields
             chain = HashChain.EXTERNAL if is_external(model) else self.chain
-            space = KeySpace(model, kv_rank, object_group, salt, self.chunk_tokens, chain, layout.fingerprint)
+            try:
+                space = KeySpace(model, kv_rank, object_group, salt, self.chunk_tokens, chain, layout.fingerprint)
+            except ValueError as error:
+                raise ProtocolError(str(error)) from None
             known = StoredSpace(space, layout.payload_bytes)
             if len(self._spaces) >= SPACES_REMEMBERED:
                 self._spaces.clear()

@@ -18,10 +18,9 @@ from lmcache_client.operations import (
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import SPACES_REMEMBERED, ModuleContext, RequestModule, SpaceFields
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts, Shard
-from lmcache_core.model.keys import pack_kv_rank
+from lmcache_core.contracts.storage import LookupRequest, PromptFacts, Shard
 from lmcache_core.server.registrations import registered_shards
-from lmcache_core.server.request_fields import check_names, check_request_id, trace_context
+from lmcache_core.server.request_fields import check_lookup_key, check_request_id, trace_context
 
 NO_WORKER, UNSALTED = "no_worker", "unsalted"
 """Why a lookup can find nothing: no worker of its model is registered, or its salt is not served."""
@@ -50,22 +49,15 @@ class LookupModule(RequestModule):
     def lookup(self, call: Call, key: EngineKey, tp_size: int) -> None:
         """`tp_size` is a relic of older clients; the key says how many reads to expect."""
         context = self._context
-        check_names(key)
-        pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
-        if not 0 <= key.num_kv_readers <= READERS_MAX:
-            raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
+        check_lookup_key(key)
         tokens = key.token_ids.count if isinstance(key.token_ids, TokenSequence) else key.end
         admitted = context.admits_salt(key.cache_salt)
         identity = key.model_name, key.cache_salt, key.world_size
         revision, shards = self._shards.get(identity, (-1, ())) if admitted else (-1, ())
         if admitted and revision != context.workers.revision:
             shards = self._registered_shards(*identity)
-        hashes: Sequence[bytes] = ()
-        miss_reason = ""
-        if shards:
-            hashes = context.hasher.chunk_hashes(key.token_ids, key.end)
-        else:
-            miss_reason = NO_WORKER if admitted else UNSALTED
+        hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
+        miss_reason = "" if shards else NO_WORKER if admitted else UNSALTED
         chunks = max(0, min(key.end, tokens)) // context.chunk_tokens
         trace = trace_context(key.request_configs) if key.request_configs else None
         facts = PromptFacts(*identity, tokens, chunks, trace, miss_reason)

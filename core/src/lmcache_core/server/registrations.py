@@ -278,7 +278,7 @@ L1_CHUNKS_MIN: Final = 8
 def check_groups(
     context: ModuleContext, model_name: str, world_size: int, shard: int, groups: Sequence[ObjectGroup]
 ) -> None:
-    """Raises ProtocolError or ValueError, now and not at the first store, if a worker's keys or objects cannot be kept."""
+    """Raises ProtocolError, now and not at the first store, if a worker's keys or objects cannot be kept."""
     check_model_name(model_name)
     for number, group in enumerate(groups):
         context.space(SpaceFields(model_name, ""), pack_kv_rank(world_size, shard), group.layout, number)

@@ -13,7 +13,7 @@ from lmcache_client.errors import ProtocolError
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.operation import Call
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields, Worker
-from lmcache_core.contracts.storage import StoredSpace
+from lmcache_core.contracts.storage import READERS_MAX, StoredSpace
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.model.keys import CANONICAL_MAX_BYTES, pack_kv_rank
 from lmcache_core.model.names import EMPTY_SALT_WORD, parse_salt, registered_name
@@ -43,7 +43,16 @@ def check_names(key: EngineKey) -> None:
             f"model_name and cache_salt have {len(key.model_name)} and {len(key.cache_salt)} characters; together they "
             f"have at most {CANONICAL_MAX_BYTES}"
         )
-    check_request_id(key.request_id)
+    if len(key.request_id) > REQUEST_ID_CHARS_MAX:
+        check_request_id(key.request_id)
+
+
+def check_lookup_key(key: EngineKey) -> None:
+    """As `check_names`, and for a world that has no shard numbers, and for more readers of a shard than can be reserved."""
+    check_names(key)
+    pack_kv_rank(key.world_size, 0)
+    if not 0 <= key.num_kv_readers <= READERS_MAX:
+        raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
 
 
 def check_model_name(model_name: str) -> None:
@@ -154,6 +163,5 @@ def transfer_range(context: ModuleContext, key: EngineKey, instance_id: int) -> 
 
 
 def store_patience(call: Call) -> Callable[[], bool] | None:
-    """The `may_wait` of `Storage.reserve`: never on the router's thread, and only until others wait for
-    this one."""
+    """The `may_wait` of `Storage.reserve`: never on the router's thread, and only until others wait for this one."""
     return (lambda: not call.others_wait) if call.may_wait else None
