@@ -22,7 +22,6 @@ from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, BlendAnswe
 from lmcache_client.engine_key import MAX_TOKENS, PADDING, TokenSequence
 from lmcache_core import (
     DEFERRED,
-    READERS_MAX,
     Bitmap,
     Call,
     Condition,
@@ -44,13 +43,13 @@ from lmcache_core import (
     SpaceFields,
     SparseLookupRequest,
     TransferRange,
-    pack_kv_rank,
+    check_lookup_key,
+    check_request_id,
     registered_shards,
     transfer_range,
 )
 
 WAIT_SECONDS_MAX: Final = 300.0
-REQUEST_ID_CHARS_MAX: Final = 1024
 MATCHED_TOKENS_MAX: Final = 1 << 20
 """Of a prompt: 0.04 s compiled, 0.6 s in Python, for which other lookups wait. What is behind is found as a prefix, or at its
 own place."""
@@ -167,9 +166,8 @@ class BlendModule(RequestModule):
         for `waits` seconds at most."""
         context = self._context
         began = context.clock.monotonic()
-        if not 0 <= key.num_kv_readers <= READERS_MAX:
-            raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
-        _check_request(key)
+        check_lookup_key(key)
+        _encoded(key)
         admitted = context.admits_salt(key.cache_salt)
         shards = self._shards(key) if admitted else ()
         hashes = context.hasher.chunk_hashes(key.token_ids, key.end) if shards else ()
@@ -207,13 +205,9 @@ class BlendModule(RequestModule):
 
     def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
         """What has to be there of a chunk; empty where nothing can be found.  Raises ProtocolError for a bad key."""
-        pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
         if not 0 <= key.end <= MAX_TOKENS:
             raise ProtocolError(f"end is {key.end}; a prompt has 0 to {MAX_TOKENS} tokens")
-        try:
-            shards = registered_shards(self._context, SpaceFields(key.model_name, key.cache_salt), key.world_size)
-        except ValueError as error:  # the key of an object would be too long
-            raise ProtocolError(str(error)) from None
+        shards = registered_shards(self._context, SpaceFields(key.model_name, key.cache_salt), key.world_size)
         # Chunks that a window leaves behind are needed elsewhere.
         return tuple([Shard(shard.spaces) for shard in shards])
 
@@ -299,7 +293,8 @@ class BlendModule(RequestModule):
     def prepare(self, call: Call, key: EngineKey, segments: tuple[BlendSegment, ...], instance_id: int) -> BlendSlots:
         """See BLEND_PREPARE."""
         context = self._context
-        _check_request(key)
+        check_request_id(key.request_id)
+        _encoded(key)
         self._reads.ask(instance_id, key.request_id)
         self.count(prepares=1)
         chunks = transfer_range(context, key, instance_id)
@@ -413,7 +408,7 @@ class BlendModule(RequestModule):
             )
 
     def handler(self, operation: Operation, function: Callable[..., object], *, may_be_refused: bool = True) -> Handler:
-        """On a thread that may take long.  Why a request was refused is in the status, too."""
+        """A handler on a thread that may block.  It counts refusals by reason, for the status, and publishes them."""
 
         @wraps(function)
         def noted(*payload: object) -> object:
@@ -427,12 +422,6 @@ class BlendModule(RequestModule):
                 raise
 
         return Handler(operation, noted, HandlerMode.AFFINE, may_be_refused=may_be_refused)
-
-
-def _check_request(key: EngineKey) -> None:
-    if len(key.request_id) > REQUEST_ID_CHARS_MAX:
-        raise ProtocolError(f"request_id has {len(key.request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
-    _encoded(key)
 
 
 def _encoded(key: EngineKey) -> TokenSequence:

@@ -35,7 +35,6 @@ from lmcache_blend_legacy.settings import BlendLegacySettings
 from lmcache_client import BlendMatch, encode_tokens
 from lmcache_core import (
     DEFERRED,
-    READERS_MAX,
     Bitmap,
     Call,
     EngineKey,
@@ -48,13 +47,13 @@ from lmcache_core import (
     ProtocolError,
     Refusals,
     RequestModule,
-    Shard,
     SlotReferences,
     SpaceFields,
     SparseLookupRequest,
     StoredSpace,
     TransferRange,
-    pack_kv_rank,
+    check_lookup_key,
+    check_model_name,
     parse_model_name,
     registered_shards,
     store_patience,
@@ -64,7 +63,6 @@ from lmcache_kv_identity import approximate_name, segment_name, with_variant
 
 INSTANCE_MAX: Final = 2**63 - 1
 ROW_MAX: Final = 2**48
-REQUEST_ID_CHARS_MAX: Final = 1024
 WAIT_SECONDS: Final = 300.0
 """For what a lookup loads; the server's own deadline for lookups is earlier."""
 NO_ROW: Final = -1
@@ -106,17 +104,11 @@ class BlendLegacyModule(RequestModule):
     def register(
         self, call: Call, instance_id: int, tensors: list[msgspec.msgpack.Ext], model_name: str, world_size: int
     ) -> None:
-        """There is no answer but an empty one, also for a buffer that is refused."""
-        if not 0 <= instance_id <= INSTANCE_MAX:
-            raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
-        if not model_name:
-            raise ProtocolError("model_name is empty; the engine must name the model that its chunks belong to")
-        self._mover().register_rows(~instance_id, tensors, _named(model_name, segment_name), world_size)
+        """The answer is empty, also for a buffer that is refused: the status has the reason."""
+        self._mover().register_rows(_buffer_id(instance_id), tensors, _named(model_name, segment_name), world_size)
 
     def unregister(self, call: Call, instance_id: int) -> None:
-        if not 0 <= instance_id <= INSTANCE_MAX:  # else it might be an engine's own registration that ends
-            raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
-        self._context.workers.unregister(~instance_id, "unregistered")
+        self._context.workers.unregister(_buffer_id(instance_id), "unregistered")
 
     # --- storing
 
@@ -125,7 +117,10 @@ class BlendLegacyModule(RequestModule):
     ) -> tuple[bytes, bool]:
         """Every segment of the range, as if nothing were before it.  Chunks that are there, or find no room, are skipped."""
         buffer = self._buffer(key, instance_id)
-        return self._store(call, key, buffer, segment_name, self._chunks(key), offset, event) if buffer else NOT_MOVED
+        chunks = self._chunks(key)
+        if buffer is None:
+            return NOT_MOVED
+        return self._store(call, key, buffer, buffer.space(self._context), chunks, offset, event)
 
     def store_final(
         self, call: Call, key: EngineKey, offset: int, instance_id: int, event: bytes
@@ -140,14 +135,17 @@ class BlendLegacyModule(RequestModule):
             SegmentChunk(hashes[at], at * size, (at + 1) * size, at * size)
             for at in range(-(-key.start // size), len(hashes))
         ]
-        return self._store(call, key, buffer, approximate_name, chunks, offset, event) if buffer else NOT_MOVED
+        if buffer is None:
+            return NOT_MOVED
+        approximate = buffer._replace(fields=SpaceFields(_named(key.model_name, approximate_name), key.cache_salt))
+        return self._store(call, key, buffer, approximate.space(self._context), chunks, offset, event)
 
     def _store(
         self,
         call: Call,
         key: EngineKey,
         buffer: TransferRange,
-        name_of: Callable[[str], str],
+        space: StoredSpace,
         chunks: Sequence[SegmentChunk],
         offset: int,
         event: bytes,
@@ -157,7 +155,7 @@ class BlendLegacyModule(RequestModule):
         unique = [*reversed(first.values())]
         rows = {each: self._rows(each, offset - key.start) for each in unique}
         references, indexes = storage.reserve(
-            buffer.worker.token, self._space(key, buffer, name_of), [each.hash for each in unique], store_patience(call)
+            buffer.worker.token, space, [each.hash for each in unique], store_patience(call)
         )
         if not references.slots:
             return NOTHING_TO_STORE
@@ -195,10 +193,10 @@ class BlendLegacyModule(RequestModule):
 
     def _lookup(self, call: Call, key: EngineKey, shown: Callable[[Sequence[SegmentChunk]], object]) -> object:
         context, storage = self._context, self._context.storage
-        _check_request_id(key.request_id)
-        if not 0 <= key.num_kv_readers <= READERS_MAX:
-            raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
-        shards = self._shards(key)
+        check_lookup_key(key)
+        fields = SpaceFields(_named(key.model_name, segment_name), key.cache_salt)
+        admitted = context.admits_salt(key.cache_salt)
+        shards = registered_shards(context, fields, key.world_size) if admitted else ()
         chunks = self._chunks(key)
         began = context.clock.monotonic()
         self._count(lookups=1, lookup_tokens=_tokens(chunks))
@@ -209,14 +207,14 @@ class BlendLegacyModule(RequestModule):
                 key.request_id,
                 shards,
                 [each.hash for each in chunks] if shards else (),
-                key.num_kv_readers or 1,  # engines of that time do not say it
+                key.num_kv_readers or 1,  # old engines do not send it
                 PromptFacts(
                     key.model_name,
                     key.cache_salt,
                     key.world_size,
                     key.end - key.start,
                     len(chunks),
-                    miss_reason="" if shards else "no_worker" if context.admits_salt(key.cache_salt) else "unsalted",
+                    miss_reason="" if shards else "no_worker" if admitted else "unsalted",
                 ),
             )
         )
@@ -251,17 +249,6 @@ class BlendLegacyModule(RequestModule):
                 )
             )
 
-    def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
-        """Empty where nothing can be found.  Raises ProtocolError for a bad key."""
-        pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
-        if not self._context.admits_salt(key.cache_salt):
-            return ()
-        fields = SpaceFields(_named(key.model_name, segment_name), key.cache_salt)
-        try:
-            return registered_shards(self._context, fields, key.world_size)
-        except ValueError as error:  # the key of an object would be too long
-            raise ProtocolError(str(error)) from None
-
     # --- reading
 
     def retrieve(
@@ -294,7 +281,7 @@ class BlendLegacyModule(RequestModule):
             return NOT_MOVED
         mover, storage = self._mover(), self._context.storage
         rows = _flat(self._rows(each, offset - key.start) for each in chunks)
-        space = self._space(key, buffer, segment_name)
+        space = buffer.space(self._context)
         held = storage.acquire(buffer.worker.token, key.request_id, space, [each.hash for each in chunks], 0)
         if held is None:
             self._was_read(key, instance_id, len(chunks), 0)
@@ -330,29 +317,20 @@ class BlendLegacyModule(RequestModule):
 
     def _buffer(self, key: EngineKey, instance_id: int) -> TransferRange | None:
         """Whose buffer it is; None where the salt is not served.  Raises ProtocolError where the key cannot be its worker's."""
-        worker = self._context.workers.find(~instance_id) if 0 <= instance_id <= INSTANCE_MAX else None
-        if worker is None:
+        buffer_id = _buffer_id(instance_id)
+        if self._context.workers.find(buffer_id) is None:
             raise ProtocolError(f"instance {instance_id} has no buffer: cb_register_kv_cache comes first")
-        if not key.model_name:
-            raise ProtocolError("model_name is empty; the engine must name the model that its chunks belong to")
         # The chunks are not those of the prompt: none of its tokens are read here.
         asked = msgspec.structs.replace(
             key, model_name=_named(key.model_name, segment_name), token_ids=encode_tokens(()), start=0, end=0
         )
-        return transfer_range(self._context, asked, ~instance_id)
+        return transfer_range(self._context, asked, buffer_id)
 
     def _chunks(self, key: EngineKey) -> list[SegmentChunk]:
         return segment_chunks(key, self._separator, self._context.hasher, self._context.chunk_tokens)
 
-    def _space(self, key: EngineKey, buffer: TransferRange, name_of: Callable[[str], str]) -> StoredSpace:
-        fields = SpaceFields(_named(key.model_name, name_of), key.cache_salt)
-        try:
-            return self._context.space(fields, buffer.kv_rank, buffer.worker.layout)
-        except ValueError as error:  # the key of an object would be too long
-            raise ProtocolError(str(error)) from None
-
     def _rows(self, chunk: SegmentChunk, shift: int) -> list[int]:
-        """Of the buffer, that the tokens of a chunk have: token `i` of the prompt is in row `i + shift`."""
+        """The rows of the buffer that hold a chunk: token `i` of the prompt is in row `i + shift`.  Raises ProtocolError."""
         first, last = chunk.start + shift, chunk.end + shift
         if not 0 <= first <= last <= ROW_MAX:
             raise ProtocolError(
@@ -375,7 +353,7 @@ class BlendLegacyModule(RequestModule):
     def _handler(
         self, operation: Operation, function: Callable[..., object], *, may_be_refused: bool = True
     ) -> Handler:
-        """Why a request was refused is in the status, too."""
+        """A handler that counts refusals by reason, for the status, and publishes them."""
 
         @wraps(function)
         def noted(*payload: object) -> object:
@@ -391,8 +369,17 @@ class BlendLegacyModule(RequestModule):
         return Handler(operation, noted, HandlerMode.AFFINE, may_be_refused=may_be_refused)
 
 
+def _buffer_id(instance_id: int) -> int:
+    """The id under which the buffer of an engine is registered; no engine's own registration has it.  Raises ProtocolError."""
+    if not 0 <= instance_id <= INSTANCE_MAX:
+        raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
+    return ~instance_id
+
+
 def _named(model_name: str, name_of: Callable[[str], str]) -> str:
-    """`name_of` the engine that a request's model name is of, and behind it what the request adds to that."""
+    """The model name that documents are stored under: `name_of` the engine's name, then the variant of the request.  Raises
+    ProtocolError for an empty name."""
+    check_model_name(model_name)
     served, identity, variant = parse_model_name(model_name)
     return with_variant(name_of(f"{served}##{identity}" if identity else served), variant)
 
@@ -406,11 +393,6 @@ def _flat(rows: Iterable[Sequence[int]]) -> Sequence[int]:
     for each in rows:
         found.extend(each)
     return found
-
-
-def _check_request_id(request_id: str) -> None:
-    if len(request_id) > REQUEST_ID_CHARS_MAX:
-        raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
 
 
 def open_module(settings: BlendLegacySettings, context: ModuleContext) -> BlendLegacyModule:
