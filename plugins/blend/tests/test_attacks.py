@@ -14,14 +14,11 @@ from typing import Any
 
 import msgspec
 import pytest
-import zmq
 
 from demo.server_process import HOST, ServerProcess
 from lmcache_blend.messages import HANDSHAKE, REGISTER_ROPE, REORDER_PLAN, RETRIEVE, UNIFIED_LOOKUP, UNREGISTER_ROPE
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, Operation
 from lmcache_client.client import EngineClient
-from lmcache_client.codec import OperationCodec
-from lmcache_client.operations import END_SESSION
 from lmcache_core.app.server import Server
 from lmcache_transfer_torch.messages import UNREGISTER
 from plugins.blend.tests.conftest import started
@@ -37,6 +34,7 @@ from plugins.blend.tests.test_server_driven import (
     check,
     moved,
 )
+from plugins.transfer_torch.tests.driven_engine import NUMBER, answers_to_wrong_frames
 
 SECONDS = 20.0
 ROUNDS = 30
@@ -44,11 +42,6 @@ OPERATIONS = (
     *(HANDSHAKE, REGISTER_ROPE, UNREGISTER_ROPE, UNIFIED_LOOKUP, RETRIEVE, REORDER_PLAN),
     *(BLEND_LOOKUP, BLEND_PREPARE, BLEND_COMMIT),
 )
-MALFORMED = tuple(
-    bytes.fromhex(text) for text in ("", "c1", "c0", "9301", "ddffffffff", "81a16101", "cfffffffffffffffff", "a3fffefd")
-)
-"""Nothing, what MessagePack has not, nil, an array and a huge one that end early, a map, 2**64 - 1, text that is not UTF-8."""
-NUMBER = MALFORMED[6]
 TAKES_ANY_NUMBER = (UNIFIED_LOOKUP, BLEND_LOOKUP, BLEND_COMMIT)
 """For a relic, for seconds, and for an instance that has nothing prepared."""
 
@@ -100,27 +93,9 @@ def test_payloads_that_cannot_be_read_are_answered_and_change_nothing(
         BLEND_PREPARE.name: (key, (), instance),
         BLEND_COMMIT.name: ("other", instance),
     }
-    frames = [bytes(each) for each in OperationCodec(operation).encode_payload(payload[operation.name])]
     negative = [msgspec.msgpack.encode(operation.negative)]
-    context = zmq.Context()
-    with context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.connect(server.info.engine_endpoint)
-        name = msgspec.msgpack.encode(operation.name)
-        for at, frame in enumerate(frames):
-            for wrong in (*MALFORMED, frame[:-1], frame + b"\x00"):
-                socket.send_multipart([b"uid", name, *frames[:at], wrong, *frames[at + 1 :]])
-                assert socket.poll(int(SECONDS * 1000)), f"no answer to {wrong!r} in frame {at}"
-                result = socket.recv_multipart()[2:]
-                if wrong != NUMBER or operation not in TAKES_ANY_NUMBER:
-                    assert result in ([], negative), f"{wrong!r} in frame {at}"
-        for more in (frames[:-1], [*frames, b"\x01"]):
-            socket.send_multipart([b"uid", name, *more])
-            assert socket.poll(int(SECONDS * 1000))
-            socket.recv_multipart()
-        socket.send_multipart([b"uid", *[msgspec.msgpack.encode(each) for each in (END_SESSION.name, "other")]])
-        assert socket.poll(int(SECONDS * 1000))
-    context.term()
+    for frame, result in answers_to_wrong_frames(server.info.engine_endpoint, operation, payload[operation.name]):
+        assert result in ([], negative) or (frame == NUMBER and operation in TAKES_ANY_NUMBER), frame
     assert client.untouched()
     assert client.retrieve(prompt, matches, SHUFFLED) == (EVENT, True)
     check(client, prompt, matches, SHUFFLED)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +16,6 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
-import zmq
 
 from demo.server_process import HOST, ServerProcess
 from lmcache_blend_legacy.messages import (
@@ -31,36 +30,12 @@ from lmcache_blend_legacy.messages import (
 )
 from lmcache_client import Operation
 from lmcache_client.client import EngineClient
-from lmcache_client.codec import OperationCodec
 from lmcache_core.app.server import Server
-from plugins.blend_legacy.tests.test_of_a_server import (
-    EVENT,
-    FIRST,
-    GARBAGE,
-    NO,
-    SECOND,
-    SIZE,
-    Client,
-    held,
-    prompt,
-    started,
-)
+from plugins.blend_legacy.tests.conftest import EVENT, FIRST, GARBAGE, NO, SECOND, SIZE, Client, held, prompt
+from plugins.transfer_torch.tests.driven_engine import answers_to_wrong_frames
 
 SECONDS = 20.0
 ROUNDS = 30
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = started()
-    yield server
-    server.stop(0.0)
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server) as client:
-        yield client
 
 
 def until(good: Callable[[], bool]) -> None:
@@ -71,16 +46,6 @@ def until(good: Callable[[], bool]) -> None:
 
 
 OPERATIONS = (REGISTER, UNREGISTER, STORE_PRE_COMPUTED, STORE_FINAL, LOOKUP, LOOKUP_V2, RETRIEVE, RETRIEVE_V2)
-MALFORMED = (
-    b"",
-    b"\xc1",
-    b"\xc0",
-    b"\x93\x01",
-    b"\xdd\xff\xff\xff\xff",
-    b"\x81\xa1a\x01",
-    b"\xcf" + 8 * b"\xff",
-    b"\xa3\xff\xfe\xfd",
-)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
@@ -97,23 +62,8 @@ def test_payloads_that_cannot_be_read_are_answered_and_change_nothing(
         RETRIEVE_V2.name: (client.key(SECOND), [], 0, client.instance_id, EVENT),
     }
     sent = payload.get(operation.name, (client.key(SECOND), 0, client.instance_id, EVENT))
-    frames = [bytes(each) for each in OperationCodec(operation).encode_payload(sent)]
-    context = zmq.Context()
-    with context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.connect(server.info.engine_endpoint)
-        name = msgspec.msgpack.encode(operation.name)
-        for at, frame in enumerate(frames):
-            for wrong in (*MALFORMED, frame[:-1], frame + b"\x00"):
-                socket.send_multipart([b"uid", name, *frames[:at], wrong, *frames[at + 1 :]])
-                assert socket.poll(int(SECONDS * 1000)), f"no answer to {wrong!r} in frame {at}"
-                result = socket.recv_multipart()[2:]
-                assert result in ([], [msgspec.msgpack.encode(operation.negative)]), f"{wrong!r} in frame {at}"
-        for more in (frames[:-1], [*frames, b"\x01"]):
-            socket.send_multipart([b"uid", name, *more])
-            assert socket.poll(int(SECONDS * 1000))
-            socket.recv_multipart()
-    context.term()
+    for frame, result in answers_to_wrong_frames(server.info.engine_endpoint, operation, sent):
+        assert result in ([], [msgspec.msgpack.encode(operation.negative)]), frame
     client.check({})
     assert client.retrieve(SECOND, [(0, SIZE)]) == (EVENT, True)
     client.check({0: SECOND})
@@ -187,7 +137,7 @@ def test_a_buffer_that_leaves_during_reads_and_stores_is_touched_no_more(server:
 KILLED = """
 import sys
 from types import SimpleNamespace
-from plugins.blend_legacy.tests import test_of_a_server as clients
+from plugins.blend_legacy.tests import conftest as clients
 
 clients.ROWS = 20_000
 client = clients.Client(SimpleNamespace(info=SimpleNamespace(engine_endpoint=sys.argv[1])), (2, 20_000, 2, 8))

@@ -6,16 +6,20 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 import numpy as np
+import zmq
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from lmcache_client import EngineKey, Operation
+from lmcache_client.codec import OperationCodec
+from lmcache_client.operations import END_SESSION
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_transfer_torch.messages import REGISTER, RETRIEVE, STORE, UNREGISTER
 
@@ -24,6 +28,12 @@ EVENT = b"stub_ipc_handle"
 LAYERS, HEADS, HEAD_BYTES, BLOCKS, BLOCK_TOKENS = 2, 2, 128, 64, 4
 """As `FakeEngine`'s layout, so that both find each other's chunks: rows of 64 float32."""
 GARBAGE = 0xA5
+ANSWER_SECONDS = 20.0
+MALFORMED = tuple(
+    bytes.fromhex(text) for text in ("", "c1", "c0", "9301", "ddffffffff", "81a16101", "cfffffffffffffffff", "a3fffefd")
+)
+"""Nothing, what MessagePack has not, nil, an array and a huge one that end early, a map, 2**64 - 1, text that is not UTF-8."""
+NUMBER = MALFORMED[6]
 
 
 class Segment:
@@ -208,3 +218,28 @@ class DrivenEngine:
             [self.content(tokens, chunk, number) for chunk in range(len(tokens) // self.chunk_tokens)]
             for number in range(len(self.groups))
         ]
+
+
+def answers_to_wrong_frames(
+    endpoint: str, operation: Operation, payload: Sequence[Any]
+) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Send a request with each of its frames in turn replaced by what cannot be read, and with one frame less or more.  Yields
+    such a frame and the frames of the answer.  Raises AssertionError where none comes."""
+    frames = [bytes(each) for each in OperationCodec(operation).encode_payload(payload)]
+    name = msgspec.msgpack.encode(operation.name)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(endpoint)
+        requests = [
+            (wrong, [*frames[:at], wrong, *frames[at + 1 :]])
+            for at, frame in enumerate(frames)
+            for wrong in (*MALFORMED, frame[:-1], frame + b"\x00")
+        ]
+        for wrong, sent in (*requests, (b"", frames[:-1]), (b"\x01", [*frames, b"\x01"])):
+            socket.send_multipart([b"uid", name, *sent])
+            assert socket.poll(int(ANSWER_SECONDS * 1000)), f"no answer to {sent!r}"
+            yield wrong, socket.recv_multipart()[2:]
+        for key in payload:
+            if isinstance(key, EngineKey):  # a wrong frame may have been a right one
+                socket.send_multipart([b"uid", *map(msgspec.msgpack.encode, (END_SESSION.name, key.request_id))])
+                assert socket.poll(int(ANSWER_SECONDS * 1000))
