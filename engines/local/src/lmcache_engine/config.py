@@ -79,7 +79,7 @@ class LMCacheEngineConfig:
 
     @property
     def tiers(self) -> list[str]:
-        """Names of the tiers that are there."""
+        """Names of the configured tiers."""
         return tiers(self._values)
 
     def asks_memory_alone(self, search_range: Sequence[str] | None = None) -> bool:

@@ -106,7 +106,7 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     "app_id": ConfigKey("str", None, Fate.NO_EFFECT, "nothing is fetched from elsewhere"),
     "remote_config_url": ConfigKey("str", None, Fate.REFUSED, "write the settings into LMCACHE_CONFIG_FILE"),
     "retrieve_locations": ConfigKey(
-        "strs", None, Fate.USED, "all tiers that there are, in their order, or LocalCPUBackend alone"
+        "strs", None, Fate.USED, "all configured tiers, in their order, or LocalCPUBackend alone"
     ),
     "store_location": ConfigKey(
         "str", None, Fate.USED, "the only tier below memory (policy `skip_l1`): LocalDiskBackend or RemoteBackend"

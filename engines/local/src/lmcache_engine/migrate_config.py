@@ -136,7 +136,7 @@ def parser() -> CommandParser:
 
 
 def run(arguments: Sequence[str], context: CommandContext | None = None) -> int:
-    """Returns the exit code.  Raises ConfigError for an argument that is none."""
+    """Returns the exit code.  Raises ConfigError for an invalid argument."""
     return migrated(arguments, os.environ)
 
 

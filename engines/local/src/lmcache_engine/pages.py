@@ -189,7 +189,7 @@ class MockConnector(PagedConnector):
         return self._metadata.kv_shape[0]
 
     def register(self, kvcaches: Any) -> None:
-        """Whatever they are."""
+        """Does nothing: there are no pages."""
 
     def to_objects(
         self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
@@ -200,7 +200,7 @@ class MockConnector(PagedConnector):
     def from_objects(
         self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
     ) -> None:
-        """Nothing is there to copy to."""
+        """Does nothing: there are no pages."""
 
 
 class _Views:

@@ -24,7 +24,7 @@ class Pins:
         self._late = 0
 
     def add(self, lookup_id: str) -> None:
-        """One that is there begins anew."""
+        """The time of a pin that exists starts again."""
         with self._lock:
             self._ends.pop(lookup_id, None)
             self._ends[lookup_id] = self._now() + self._timeout

@@ -74,7 +74,7 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
 
 
 def tiers(values: Mapping[str, Any]) -> list[str]:
-    """Names of those that the keys configure."""
+    """Names of the configured tiers, in the order in which they are asked."""
     return [MEMORY] + [DISK] * _has_disk(values) + [REMOTE] * bool(values["remote_url"])
 
 
@@ -91,7 +91,7 @@ def asks_memory_alone(name: str, locations: Sequence[str] | None, there: Sequenc
 
 
 def check_locations(name: str, locations: Sequence[str], there: Sequence[str]) -> None:
-    """Raises ConfigError for one that is not there."""
+    """Raises ConfigError for a location that is not in `there`."""
     if unknown := [each for each in locations if each not in there]:
         raise ConfigError(f"'{name}': no tier is called {unknown[0]!r} here; there are {', '.join(there)}")
 

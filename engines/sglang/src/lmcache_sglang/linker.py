@@ -219,7 +219,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             self._link.end(load.name)
 
     def _store(self, hashes: Sequence[bytes], pages: torch.Tensor, written: Sequence[Any], round_: int) -> bool:
-        """Are all of them in the server now?"""
+        """Whether the server has all of these pages now."""
         try:
             for event in written:
                 event.synchronize()

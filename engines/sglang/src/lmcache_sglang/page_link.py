@@ -83,7 +83,7 @@ class PageLink:
         return self._now is not None and self._slow is None and all(beat.healthy for beat in self._beats)
 
     def lookup(self, request_id: str, hashes: Sequence[bytes]) -> int:
-        """How many pages from the first on are there.  They are held for the request until `end`."""
+        """How many leading pages the server has.  They are held for the request until `end`."""
         now = self._now
         if now is None or not self.is_ready():
             return 0
@@ -102,7 +102,7 @@ class PageLink:
         return 0
 
     def end(self, request_id: str) -> None:
-        """Nothing is held for the request any more.  Does not wait."""
+        """Release what is held for the request.  Does not wait."""
         self._tell(END_SESSION, request_id)
 
     @contextmanager
@@ -196,7 +196,7 @@ class PageLink:
             self._channel.tell(operation, *payload)
 
     def _ping(self) -> Future[Any] | None:
-        """The answer to come.  None where the channel is closed."""
+        """A future for the answer.  None where the channel is closed."""
         try:
             return self._channel.submit(PING, None)
         except LMCacheError:

@@ -39,7 +39,7 @@ STALE_SECONDS: Final = 60.0
 _VARIABLES: Final = "LMCACHE_"
 _FILE_VARIABLE: Final = "LMCACHE_CONFIG_FILE"
 _ALIKE: Final = 0.8
-"""As much as a typing error leaves. Variables of others, as of a service that is called lmcache, are less like a key."""
+"""The likeness of a key and its misspelling. Variables of other programs, such as a service called lmcache, are less alike."""
 _CONNECTOR_SETTINGS: Final = {
     "use_layerwise": "layerwise",
     "save_decode_cache": "save_decode",
@@ -47,7 +47,7 @@ _CONNECTOR_SETTINGS: Final = {
     "blocking_timeout_secs": "prefetch_timeout_seconds",
     "min_retrieve_tokens": "min_retrieve_tokens",
 }
-"""Keys of the configuration that the connector applies, and its settings that they are."""
+"""Keys of the configuration that are settings of the connector, and their names there."""
 
 
 def split(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -77,7 +77,7 @@ class LayerLoad:
             self.progress.end()
 
     def wait(self, layers: int) -> None:
-        """Until the first `layers` are there, or it is known that they will not be."""
+        """Returns when the first `layers` are loaded, or the load has failed or takes too long."""
         self._late = self._late or not (self.progress.wait(layers, self._patience) or self.progress.wait_over(0.0))
         self._waited = max(self._waited, layers)
 
@@ -102,13 +102,13 @@ class LayerTransfers:
         self.stores: list[tuple[TransferTask, LayerProgress]] = []
 
     def before(self, name: str) -> None:
-        """The attention of this layer is next."""
+        """The attention of this layer is next: waits until the step's loads have its KV."""
         if self.loads and (number := self._numbers.get(name)) is not None:
             for load in self.loads:
                 load.wait(min(number + 1, self._layers))
 
     def after(self, name: str, mark: Callable[[], Callable[[], None] | None]) -> None:
-        """It is over. `mark`: as of a copier."""
+        """The attention of this layer is over. `mark`: as of a copier."""
         if not self.stores or (number := self._numbers.get(name)) is None:
             return
         done = min(number + 1, self._layers - 1)  # the last one when it is known that nothing has failed
@@ -118,18 +118,18 @@ class LayerTransfers:
                 progress.reach(done, after)
 
     def end_loads(self) -> list[tuple[LayerLoad, Outcome]]:
-        """All loads of the step, which is over."""
+        """End all loads of the step, and return them with their outcomes."""
         loads, self.loads = self.loads, []
         return [(load, load.end(self._layers)) for load in loads]
 
     def abandon(self) -> None:
-        """No step goes on."""
+        """Cancel the stores of a step that did not end."""
         for _, progress in self.stores:
             progress.end()
 
     def written(self, mark: Callable[[], Callable[[], None] | None], *, right: bool) -> list[TransferTask]:
-        """All of them; not `right`: over KV that is not what it should be. Returns what the step has stored, whose blocks may
-        still be read."""
+        """The model has written all layers. Not `right`: a load of this step failed, and nothing is stored. Returns the stores,
+        which may still read their blocks."""
         stores, self.stores = self.stores, []
         if not right:
             for task, progress in stores:

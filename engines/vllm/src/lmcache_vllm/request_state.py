@@ -47,7 +47,7 @@ class RequestState:
     kept: int = 0
     """Approximate chunks before this token are on the server, or on their way there."""
     segments: tuple[range, ...] | None = None
-    """Documents of its prompt, where it is cut; None: that was not asked yet."""
+    """Documents of its prompt; None: it was not cut yet."""
     segments_done: int = 0
     """How many of them were stored, or need not be."""
     blended: BlendResult | None = None

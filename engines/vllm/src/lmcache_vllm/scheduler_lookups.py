@@ -98,7 +98,7 @@ class SchedulerLookups:
             self._patience_left -= self._clock() - now
         if hit_tokens is not None:
             state.handoff_over = True
-            # What else it found is of other prompts, or there exactly, too.
+            # The rest belongs to other prompts, or was also found exactly.
             used = {kept_id(state.facts.request_id)} if lookup.kept else set()
             self._end_beside(state.facts.request_id, used.union(each.transfer.request_id for each in lookup.chains))
             self._counters.add("lookup_seconds", lookup.seconds)

@@ -126,7 +126,7 @@ def _seamed(found: BlendSegment, chunk_tokens: int, starts: set[int]) -> BlendSe
 
 
 def _begins(segment: BlendSegment) -> BlendSegment:
-    """It follows nothing that is taken."""
+    """The segment without `follows`: the chunk before it is not taken."""
     return msgspec.structs.replace(segment, follows=False) if segment.follows else segment
 
 

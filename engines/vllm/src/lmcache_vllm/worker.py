@@ -192,7 +192,7 @@ class WorkerSide:
             self._before_layer(name)
 
     def after_layer(self, name: str) -> None:
-        """Its attention is over."""
+        """The attention of this layer is over."""
         self._layers.after(name, self._mark)
 
     def _start_layers(self, plan: StepPlan) -> None:

@@ -100,7 +100,7 @@ class TransferBoard:
                 self._load_failed.add(transfer.request_id)
 
     def layer_load_over(self, transfer: Transfer, failed_blocks: set[int]) -> None:
-        """One of those that are loaded inside of a step."""
+        """A load inside of a step has ended."""
         with self._changed:
             self._over[transfer.id] += 1
             if failed_blocks:

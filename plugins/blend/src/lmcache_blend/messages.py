@@ -11,7 +11,7 @@ from lmcache_core import EngineKey, Operation
 
 PROTOCOL_VERSION: Final = 1
 NOT_MOVED: Final = (b"", False)
-"""No event to wait for, and nothing moved."""
+"""An answer without an event: nothing was moved."""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ class LegacyChunksRead(Event, frozen=True):
 
 
 class LegacyRequestRefused(Event, frozen=True):
-    """A request of an engine, the registration of a buffer included, could not be what it says.  `reason` is a sentence."""
+    """A request of an engine was refused; also one that registers a buffer.  `reason` is a sentence."""
 
     operation: str
     reason: str

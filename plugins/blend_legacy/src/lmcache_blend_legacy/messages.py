@@ -8,9 +8,9 @@ from lmcache_client import BlendMatch
 from lmcache_core import EngineKey, Operation
 
 NOT_MOVED = (b"", False)
-"""No event to wait for, and nothing moved."""
+"""An answer without an event: nothing was moved."""
 NOTHING_TO_STORE = (b"", True)
-"""Everything is there, or there is no room: success, and no event to wait for."""
+"""Success without an event: everything is stored already, or there is no room."""
 
 REGISTER = Operation("cb_register_kv_cache", None, (int, list[msgspec.msgpack.Ext], str, int), None)
 UNREGISTER = Operation("cb_unregister_kv_cache", None, (int,), None)
