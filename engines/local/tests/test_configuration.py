@@ -134,6 +134,56 @@ def test_a_configuration_is_migrated_with_a_line_for_each_key(
         migrated(["--workers", "0"], {})
 
 
+_BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_BOMB + "chunk_size: *a39\n", "more than 10000 values"),
+        ("extra_config: &a {x: *a}\n", "more than 10000 values"),
+        ("#" * 2**20 + "\n", "longer than 1048576 characters"),
+        ("extra_config: " + "[" * 5000 + "]" * 5000, "maximum recursion depth"),
+        ("chunk_size: 2024-13-45\n", "month must be in"),
+        ("chunk_size: \udcff\n", "can't decode byte 0xff"),
+        ("chunk_size: 'hidden\n", "while scanning a quoted scalar"),
+        ("- hidden\n", "expected keys and values"),
+        (None, "Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_with_2_and_one_line(
+    text: str | None, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "v1.yaml"
+    file.mkdir() if text is None else file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    assert migrated([str(file)], {}) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert (captured.out, captured.err.count("\n"), "hidden" in captured.err) == ("", 1, False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"remote_url": "redis://me:hid/den@host:6379"},
+        {"remote_url": "redis://me:hid@den@host:6379"},
+        {"remote_url": "redis://host:6379?password=hidden"},
+        {"remote_url": "nope://me:hid/den@host"},
+        {"remote_url": "lm://me:hid/den@host"},
+        {"remote_url": ["redis://me:" + "hidden" * 20 + "@host"]},
+        {"extra_config": '{"aws_secret_access_key": "hidden"'},
+        {"extra_config": {"server": {"http_token": "hidden"}}},
+    ],
+)
+def test_no_secret_is_shown(given: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text(json.dumps(given))
+    for form in ("text", "json", "yaml"):
+        migrated([str(file), "--format", form], {})
+        captured = capsys.readouterr()
+        assert not [part for part in ("hid/", "hid@", "den@", "hidden") if part in captured.out + captured.err]
+
+
 def test_the_command_is_a_word_of_lmcache(tmp_path: Path) -> None:
     file = tmp_path / "v1.yaml"
     file.write_text("chunk_size: 128\nenable_pd: true\n")

@@ -23,6 +23,9 @@ _HASH_SEED: Final = "vllm-none-hash"
 _SIZES: Final = ("chunk_size", "blocking_timeout_secs", "pin_timeout_sec")
 """0 makes no sense."""
 _SHARES: Final = ("lazy_memory_initial_ratio",)
+FILE_BYTES_MAX: Final = 2**20
+VALUES_MAX: Final = 10_000
+"""With what aliases repeat: a few lines of them can mean more than fits any memory."""
 
 
 class LMCacheEngineConfig:
@@ -118,14 +121,30 @@ class LMCacheEngineConfig:
 def read_file(path: Path) -> dict[str, Any]:
     """Keys and values.  Raises ConfigError."""
     try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(FILE_BYTES_MAX + 1)
+        if len(text) > FILE_BYTES_MAX:
+            raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} characters, which is the most")
+        values = yaml.safe_load(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # a date that is none is a ValueError
         raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    if not _is_small(values):
+        raise ConfigError(f"{path}: more than {VALUES_MAX} values, with those that aliases repeat")
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise ConfigError(f"{path}: expected keys and values, such as 'chunk_size: 256'")
     return values
+
+
+def _is_small(value: Any) -> bool:
+    found, waiting = 0, [value]
+    while waiting and found <= VALUES_MAX:
+        value = waiting.pop()
+        found += 1
+        if isinstance(value, dict | list | set):
+            waiting += [*value, *value.values()] if isinstance(value, dict) else value
+    return found <= VALUES_MAX
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -144,7 +163,10 @@ def _checked(name: str, value: Any) -> Any:
     try:
         checked = _READERS[key.kind](value)
     except (TypeError, ValueError):
-        raise ConfigError(f"'{name}' is {value!r:.80}: expected {_WORDS[key.kind]}") from None
+        # What is nested may be huge by its aliases, and has passwords, as the JSON of `extra_config` has.
+        is_shown = key.kind != "json" and not isinstance(value, list | dict)
+        shown = f"{value!r:.80}" if is_shown else f"of type {type(value).__name__}"
+        raise ConfigError(f"'{name}' is {shown}: expected {_WORDS[key.kind]}") from None
     if isinstance(checked, int | float) and not isinstance(checked, bool):
         _check_number(name, checked, key.default)
     return checked

@@ -21,8 +21,11 @@ from lmcache_engine.config import FILE_VARIABLE, LMCacheEngineConfig, read_file,
 from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
 
 OK, IMPOSSIBLE, UNREADABLE = range(3)
-_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]*@")
-_SECRET: Final = re.compile("passw|secret|token|credential|access_key", re.IGNORECASE)
+_IN_URL: Final = re.compile(r"(?<=://)[^\s'\"]*@")
+"""Up to the last `@`: passwords may have one, and slashes."""
+_NAMES: Final = "passw|secret|token|credential|access_key|api_key"
+_SECRET: Final = re.compile(_NAMES, re.IGNORECASE)
+_IN_QUERY: Final = re.compile(rf"(?<=[?&])([^=&\s]*(?:{_NAMES})[^=&\s]*=)[^&\s'\"]*", re.IGNORECASE)
 _HIDDEN: Final = "***"
 
 
@@ -90,8 +93,8 @@ def _line(name: str, value: Any) -> Line:
 
 
 def masked(text: str) -> str:
-    """Without the user and password of URLs."""
-    return _IN_URL.sub(f"{_HIDDEN}@", text)
+    """Without the users and passwords of URLs."""
+    return _IN_QUERY.sub(rf"\1{_HIDDEN}", _IN_URL.sub(f"{_HIDDEN}@", text))
 
 
 def _shown(value: Any, name: str = "") -> Any:
