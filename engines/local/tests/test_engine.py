@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,53 @@ def test_what_is_pinned_stays_until_it_is_not(caplog: pytest.LogCaptureFixture) 
         engine.lookup_unpin("held")
 
 
+def test_a_clear_leaves_what_is_pinned() -> None:
+    kv = kv_cache()
+    with opened(kv) as engine:
+        engine.store(TOKENS, slot_mapping=slots(THERE))
+        there = engine.lookup(TOKENS, pin=True, lookup_id="one")
+        assert there
+        assert engine.clear() == engine.clear(TOKENS) == 0
+        assert engine.lookup(TOKENS) == there
+        engine.lookup_unpin("one")
+        assert engine.clear() == there // CHUNK
+        assert engine.lookup(TOKENS) == 0
+
+
+def test_threads_that_store_clear_and_retrieve_one_prompt_at_once_copy_its_bytes_or_nothing() -> None:
+    kv = kv_cache()
+    fill(kv, THERE, TOKENS)
+    wanted = [layer[list(THERE)].clone() for layer in kv]
+    wrong: list[object] = []
+    deadline = time.monotonic() + 1.5
+
+    def store() -> None:
+        while time.monotonic() < deadline:
+            engine.store(TOKENS, slot_mapping=slots(THERE))
+            engine.clear()
+
+    def retrieve(first: int) -> int:
+        blocks, found = list(range(first, first + len(THERE))), 0
+        while time.monotonic() < deadline:
+            for layer in kv:
+                layer[blocks] = 0
+            count = int(engine.retrieve(TOKENS, slot_mapping=slots(blocks)).sum()) // BLOCK
+            found += count
+            for layer, right in zip(kv, wanted, strict=True):
+                if not torch.equal(layer[blocks[:count]], right[:count]) or layer[blocks[count:]].any():
+                    wrong.append(count)
+        return found
+
+    with opened(kv) as engine, ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(store) for _ in range(2)]
+        found = [pool.submit(retrieve, first) for first in (64, 128)]
+        for each in calls:
+            each.result(30)
+        assert sum(each.result(30) for each in found) > 0
+        assert not wrong
+        assert engine.status()["l1"]["held"] == 0
+
+
 def test_memory_that_is_full_of_what_is_in_use_takes_a_part(caplog: pytest.LogCaptureFixture) -> None:
     kv = kv_cache()
     with opened(kv, max_local_cpu_size=0.001) as engine:
@@ -116,6 +165,10 @@ def test_memory_that_is_full_of_what_is_in_use_takes_a_part(caplog: pytest.LogCa
         ({"slot_mapping": slots(range(-9, 3))}, "the KV cache has"),
         ({"slot_mapping": slots(THERE) + 1}, "are one block of the KV cache, in order"),
         ({"slot_mapping": slots(THERE).float()}, "integers in one dimension"),
+        ({"slot_mapping": torch.tensor(5)}, "integers in one dimension"),
+        ({"slot_mapping": 5}, "integers in one dimension"),
+        ({"slot_mapping": slots(THERE) + 2**62}, f"the KV cache has {BLOCKS}"),
+        ({"slot_mapping": [2**70] * len(TOKENS)}, "integers in one dimension"),
         ({}, "slot_mapping is missing"),
         ({"slot_mapping": slots(THERE), "layer": 1}, "unknown argument 'layer'"),
         ({"slot_mapping": slots(THERE), "mask": torch.ones(3)}, "a mask of 3 for 69 tokens"),

@@ -116,6 +116,7 @@ def test_what_one_process_alone_can_mean_never_leaves_it(tmp_path: Path) -> None
         ([2**300], EACH[:1], "at most 256 bits"),
         (["x"], EACH[:1], "a hash is bytes"),
         ([True], EACH[:1], "a hash is bytes"),
+        ([OWN[0], OWN[1], OWN[0]], EACH[:3], "a hash is there twice"),
     ],
 )
 def test_hashes_that_cannot_be_meant_are_refused(hashes: Any, offsets: Any, said: str) -> None:

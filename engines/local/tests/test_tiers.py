@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,31 @@ def test_a_tier_that_fails_is_left_alone_and_tried_again(tmp_path: Path) -> None
         assert is_paused(False, lambda number: store(1000 + number))
         engine.clear()
         assert engine.lookup(TOKENS) == 4 * CHUNK
+
+
+def test_a_disk_that_is_full_is_said_and_memory_serves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kv = kv_cache()
+    fill(kv, THERE, TOKENS)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def is_said() -> bool:
+        return "medium_full" in {each["name"] for each in engine.status()["conditions"]}
+
+    with caplog.at_level(logging.WARNING), opened(kv, remote_url=f"file://{tmp_path / 'kv'}") as engine:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # a write of more fails, as on a full disk
+        try:
+            deadline, number = time.monotonic() + 30, 0
+            while not is_said() and time.monotonic() < deadline:
+                number += 1
+                engine.store([number, *TOKENS[1:]], slot_mapping=slots(THERE))
+                time.sleep(0.05)
+            assert is_said()
+            assert engine.is_healthy()
+            assert engine.lookup([number, *TOKENS[1:]]) == 4 * CHUNK
+            assert engine.retrieve([number, *TOKENS[1:]], slot_mapping=slots(ELSEWHERE)).sum() == 4 * CHUNK
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert any("medium_full" in message for message in caplog.messages)
 
 
 def test_a_pin_that_is_not_undone_ends_by_itself_and_is_said(caplog: pytest.LogCaptureFixture) -> None:

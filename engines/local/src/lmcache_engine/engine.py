@@ -16,7 +16,7 @@ from lmcache_client import LMCacheError
 from lmcache_core import LocalCache, LookupRequest, PromptFacts, Shard, SlotReferences, StoredSpace, open_local
 from lmcache_engine.config import LMCacheEngineConfig
 from lmcache_engine.metadata import LMCacheMetadata
-from lmcache_engine.pages import PagedConnector
+from lmcache_engine.pages import PagedConnector, slot_numbers
 from lmcache_engine.pins import Pins
 from lmcache_engine.prompts import Prompt, Prompts
 from lmcache_engine.server_settings import MEMORY
@@ -262,6 +262,7 @@ class LMCacheEngine:
             prompt = self._prompts.of_hashes(hashes, kwargs.get("offsets"), configs)
         if slots is None:
             raise ValueError("slot_mapping is missing: the slot of each token in the KV cache")
+        slots = slot_numbers(slots)
         if len(slots) < prompt.end:
             raise ValueError(f"slot_mapping has {len(slots)} slots for {prompt.tokens} tokens; it has one for each")
         return _Call(prompt, slots, self._pages(), self.token_database.first_chunk(mask, prompt.tokens))

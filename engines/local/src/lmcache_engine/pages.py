@@ -140,7 +140,7 @@ class PagedConnector:
     def _jobs(
         self, slots: Any, chunks: Sequence[int], end: int
     ) -> list[tuple[PagedGroup, Sequence[int], list[int], int]]:
-        pages, places = self._registered(), _integers(slots)
+        pages, places = self._registered(), slot_numbers(slots)
         return [
             (group, bases, self._blocks(group, places, chunks, end), region.offset)
             for group, bases, region in zip(pages.groups, pages.bases, pages.plan.regions, strict=True)
@@ -229,7 +229,8 @@ def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _integers(slots: Any) -> NDArray[np.int64]:
+def slot_numbers(slots: Any) -> NDArray[np.int64]:
+    """In the host's memory.  Raises ValueError for what is none."""
     values = np.asarray(slots.cpu() if hasattr(slots, "cpu") else slots)
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(f"slot_mapping is integers in one dimension, not {values.dtype}{list(values.shape)}")

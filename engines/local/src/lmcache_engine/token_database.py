@@ -59,12 +59,16 @@ def _sequence(tokens: Tokens, salt: str) -> TokenSequence:
 
 def read_hashes(hashes: Sequence[bytes | int], offsets: Sequence[int] | None, chunk_tokens: int) -> ExternalHashes:
     """`offsets`: the tokens that each hash is for.  Raises ValueError for others than a whole chunk, for another number of
-    them, and for hashes that one algorithm does not give."""
+    them, for hashes that one algorithm does not give, and for one that is there twice: its chunks have other tokens before
+    them, so that their bytes are not the same."""
     if offsets is None or len(offsets) != len(hashes):
         raise ValueError(f"{len(hashes)} hashes need as many offsets: the tokens that each is for")
     if others := [each for each in offsets if each != chunk_tokens]:
         raise ValueError(f"an offset is {others[0]}; offsets are multiples of the chunk, one for each: {chunk_tokens}")
-    return ExternalHashes.of(hashes)
+    external = ExternalHashes.of(hashes)
+    if len(set(external.hashes)) < len(hashes):
+        raise ValueError("a hash is there twice: each is of all tokens up to the end of its chunk")
+    return external
 
 
 class ChunkedTokenDatabase:
