@@ -246,6 +246,31 @@ def test_a_store_is_reported_after_a_listing_and_was_deleted_before_it_by_a_memb
     assert not site.has(0)
 
 
+@pytest.mark.parametrize("lister", ["stays", "flaps"])
+def test_members_that_join_and_leave_all_the_time_do_not_have_a_backend_listed_all_the_time(lister: str) -> None:
+    """100 of them in ten minutes: a listing for each `--instance-timeout`, and not for each member."""
+    site = Site("--enable-startup-resync")
+    site.join("stays")
+    site.journal("stays", "redis", 0, **SHARED)
+    begun = 0
+    for second in range(600):
+        site.clock.advance(1.0)
+        if second % 6 == 3:
+            site.coordinator.registry.leave("flaps", None)
+        replies = {}
+        if second % 6 == 0:
+            site.join("flaps")
+            replies["flaps"] = site.journal("flaps", "redis", second + 1, **SHARED)
+        elif lister == "stays" or second % 6 < 3:
+            replies[lister] = site.heartbeat(lister)
+        reply = replies.get(lister)
+        if reply and FullSync("redis") in reply.commands:
+            begun += 1
+            begins_at = reply.expects.get("redis", 0)
+            site.snapshot(lister, "redis", begins_at, (0, 1), (1, 2), whole=lister == "stays", **SHARED)
+    assert 600 / TIMEOUT / 2 <= begun <= 600 / TIMEOUT + 1
+
+
 def test_a_member_that_comes_back_has_lost_reports_and_lists() -> None:
     site = Site("--no-enable-startup-resync")
     site.join("one", "two")

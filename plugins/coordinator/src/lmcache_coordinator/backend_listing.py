@@ -16,7 +16,9 @@ PAGE_SECONDS: Final = 60.0
 class BackendListing:
     """Whether a shared backend is to be listed.  Not synchronised."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest_seconds: float) -> None:
+        """`rest_seconds`: at least, between the end of a listing and the next one."""
+        self._rest = rest_seconds
         self._wanted = 0
         self._begun = 0
         """Of what was wanted, what the listing that is under way finds."""
@@ -59,15 +61,17 @@ class BackendListing:
         return True
 
     def complete(self, now: float) -> None:
-        """The next one waits for twice as long as this one took: backends have other work."""
+        """The next one waits for twice as long as this one took, and for the rest: backends have other work, also where members
+        join and leave all the time."""
         self._done, self._asked, self._lister = self._begun, "", ("", 0)
-        self._ask_at = now + 2 * (now - self._begun_at)
+        self._ask_at = now + max(self._rest, 2 * (now - self._begun_at))
 
     def has_left(self, member: str) -> bool:
         """Does a listing end with it?"""
+        has_begun = self._lister[0] == member
         if self._asked == member:
-            self._asked, self._ask_at = "", 0.0
-        if self._lister[0] != member:
+            self._asked, self._ask_at = "", self._begun_at + self._rest if has_begun else 0.0
+        if not has_begun:
             return False
         self._lister = ("", 0)
         return True

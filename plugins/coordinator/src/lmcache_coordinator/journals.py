@@ -452,7 +452,7 @@ class Journals:
         name = f"{backend.name} ({backend.kind})" if is_taken else backend.name
         shown = self._placements.begin(Location(SHARED, 0, name))
         self._placements.show(shown)
-        self._shared[backend], self._listings[backend] = shown, BackendListing()
+        self._shared[backend], self._listings[backend] = shown, BackendListing(self._late)
         if self._lists_new:
             self._listings[backend].want()
 
