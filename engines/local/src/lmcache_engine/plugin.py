@@ -9,5 +9,5 @@ from lmcache_core import Offer, hookimpl
 
 @hookimpl
 def lmcache_commands() -> Sequence[Offer]:
-    about = "translate a configuration of the public package, with a line for each key"
-    return [Offer("migrate-config", about, "lmcache_engine.migrate_config:COMMAND")]
+    about, package = "translate a configuration of the public package, with a line for each key", "lmcache_engine"
+    return [Offer("migrate-config", about, f"{package}.migrate_config:COMMAND", check=f"{package}.doctor:check")]
