@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,86 @@ def test_endpoints_that_others_reach_are_refused(cache: LocalCache, tmp_path: Pa
     assert cache.serve("tcp://127.0.0.1:0")
     with pytest.raises(ConfigError, match="already"):
         cache.serve("tcp://127.0.0.1:0")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes links of others")
+def test_a_link_of_another_user_is_no_folder_for_a_socket(cache: LocalCache, tmp_path: Path) -> None:
+    """They could have it lead elsewhere afterwards."""
+    (tmp_path / "mine").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "mine")
+    os.lchown(link, 12345, 12345)
+    with pytest.raises(ConfigError, match="others may enter"):
+        cache.serve(f"ipc://{link}/port.sock")
+    os.lchown(link, os.geteuid(), -1)
+    assert cache.serve(f"ipc://{link}/port.sock")
+
+
+def test_two_caches_at_one_endpoint_are_one_and_an_error(cache: LocalCache, shared: LocalCache, tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/engine/port.sock"
+    assert shared.serve(endpoint) == endpoint
+    with pytest.raises(LMCacheError, match="no other server may use it"):
+        cache.serve(endpoint)
+    with FakeEngine(endpoint) as engine:
+        assert engine.store(list(range(32))), "the first one goes on"
+    assert cache.close(1.0)
+    assert Path(endpoint.removeprefix("ipc://")).is_socket(), "and has its socket"
+
+
+def test_a_socket_path_of_108_bytes_is_refused_and_of_107_is_not(cache: LocalCache, tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    name = "x" * (107 - len(f"{folder}/"))
+    with pytest.raises(LMCacheError, match="AF_UNIX path too long"):
+        cache.serve(f"ipc://{folder}/{name}x")
+    assert cache.serve(f"ipc://{folder}/{name}")
+
+
+def test_what_is_no_request_closes_its_connection_alone(shared: LocalCache, tmp_path: Path) -> None:
+    endpoint = shared.serve(f"ipc://{tmp_path}/engine/port.sock")
+    long = b"\xff" + bytes(8) + b"\x01\x7f" + b"NULL".ljust(53, b"\0") + b"\x02" + (2**60).to_bytes(8, "big")
+    with FakeEngine(endpoint) as engine:
+        for data in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(5000), long):
+            with socket.socket(socket.AF_UNIX) as other:
+                other.connect(endpoint.removeprefix("ipc://"))
+                with suppress(ConnectionError):
+                    other.sendall(data)
+                assert engine.store(list(range(len(data), len(data) + 32)))
+    assert shared.healthy
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_worker_has_the_bytes_that_it_mapped_after_the_cache_has_ended(tmp_path: Path, end: str) -> None:
+    """And nothing is left in /dev/shm."""
+    endpoint = f"ipc://{tmp_path}/engine/port.sock"
+    settings = SMALL | {"l1_shared_memory": True, "chunk_size": 16}
+    script = (
+        f"import sys\nfrom lmcache_core import open_local\ncache = open_local({settings})\ncache.serve({endpoint!r})\n"
+        "print(cache.status()['l1']['segment'], flush=True)\nsys.stdin.read()\ncache.close()\n"
+    )
+    tokens = list(range(32))
+    with (
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner,
+        ExitStack() as ends,
+    ):
+        ends.callback(owner.kill)
+        assert owner.stdin
+        assert owner.stdout
+        name = Path("/dev/shm", owner.stdout.readline().decode().strip())
+        engine = FakeEngine(endpoint).__enter__()
+        ends.callback(engine.close)
+        assert engine.store(tokens)
+        assert engine.segment is not None
+        offset = engine.segment.find(engine.content(tokens, 0))
+        assert offset >= 0
+        if end == "close":
+            owner.stdin.close()
+        else:
+            assert until(lambda: engine.worker.ping(engine.instance_id) and not name.exists())
+            owner.kill()
+        owner.wait(20)
+        assert not name.exists()
+        content = engine.content(tokens, 0)
+        assert engine.segment[offset : offset + len(content)] == content
 
 
 def test_of_threads_that_serve_it_at_once_one_does(cache: LocalCache) -> None:

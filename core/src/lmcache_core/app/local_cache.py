@@ -136,8 +136,8 @@ def _check_private(endpoint: str) -> None:
     folder = Path(endpoint.removeprefix("ipc://")).parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        found, link = folder.stat(), folder.lstat()
     except OSError as error:
         raise ResourceError(f"{folder} cannot be made for a socket: {error.strerror}") from None
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077 or link.st_uid not in (0, os.geteuid()):
         raise ConfigError(f"others may enter {folder}: name a folder that is this user's alone (mode 0700)")
