@@ -25,6 +25,7 @@ from lmcache_core import (
     open_local,
     pack_kv_rank,
 )
+from lmcache_core.app.server import Server
 from lmcache_devkit.fake_engine import FakeEngine
 
 SPACE = StoredSpace(KeySpace("m", pack_kv_rank(1, 0), 0, "", 256, HashChain.BLAKE3, bytes(16)), 1000)
@@ -99,6 +100,21 @@ def test_signals_logging_and_the_interpreter_stay_as_they_were() -> None:
 def test_nothing_is_printed_when_the_interpreter_exits(end: str) -> None:
     done = run(_OPENED + end)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_interrupt_while_it_opens_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, segments = Server.start, {*os.listdir("/dev/shm")}
+
+    def interrupted(server: Server) -> None:
+        begin(server)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "start", interrupted)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        open_local({**SMALL, "l1_shared_memory": True})
+    assert threading.active_count() == before
+    assert {*os.listdir("/dev/shm")} <= segments
 
 
 def test_variables_of_servers_are_not_its_settings() -> None:

@@ -37,7 +37,7 @@ def open_local(settings: Mapping[str, Any]) -> LocalCache:
     server = build(settings_of({"l1_shared_memory": False, **settings}, plugins), plugins, is_served=False)
     try:
         server.start()
-    except Exception:
+    except BaseException:  # an interrupt, too: the process may go on
         server.stop(0.0)
         raise
     return LocalCache(server)
