@@ -12,28 +12,20 @@ from typing import Final
 import pytest
 
 from demo.child_process import ChildError
-from demo.engine_process import MODEL, RequestError
-from demo.sglang_process import SGLANG_PYTHON, SglangProcess
+from demo.engine_process import RequestError
+from demo.sglang_process import SglangProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
+from tests.engine.sglang_cases import HELD_SECONDS, MARKS, SglangCases
 from tests.engine.sglang_site import FILLER_TOKENS, SglangSite, prompt
-from tests.engine.shared_segment import SharedSegment
 
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.timeout(1_200),
-    pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="no SGLang here: run `make setup-sglang`"),
-    pytest.mark.skipif(not (MODEL / "model.safetensors").exists(), reason="no model here: run `make setup`"),
-]
+pytestmark = MARKS
 
 PAGE_TOKENS: Final = 64
 PAGES: Final = len(prompt(0)) // PAGE_TOKENS
 PATIENT: Final = {"heartbeat_seconds": 2, "lookup_timeout_ms": 5_000}
 """Other tests may have the processor, and a lookup that waits for a disk is abandoned after half a second otherwise."""
-AWAY_SECONDS: Final = 8.0
 REGISTERED_SECONDS: Final = 60.0
-HELD_SECONDS: Final = 50.0
-"""More than the linker keeps a lookup that was not asked for again."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +50,10 @@ def wait_registered(site: SglangSite, workers: int = 1) -> None:
         time.sleep(0.2)
 
 
+class TestLinker(SglangCases):
+    unit_tokens = PAGE_TOKENS
+
+
 def test_what_the_engine_has_pushed_out_comes_back_from_l1(site: SglangSite, truth: Reference) -> None:
     first, filler = prompt(101), prompt(102, FILLER_TOKENS)
     cold = site.stored(first)
@@ -72,28 +68,6 @@ def test_what_the_engine_has_pushed_out_comes_back_from_l1(site: SglangSite, tru
     site.wait_nothing_held()
 
 
-def test_a_wrong_page_in_the_server_is_seen(site: SglangSite, truth: Reference) -> None:
-    """Were it otherwise, no comparison here would mean anything."""
-    tokens = prompt(103)
-    known = set(site.l2.objects())
-    site.stored(tokens)
-    segment = SharedSegment(site.server.status()["l1"]["segment"])
-    slot = segment.find(min(set(site.l2.objects()) - known))
-    intact = segment.read(slot)
-
-    segment.write(slot, bytes(slot.length))
-    wrong = site.ask_anew(tokens)
-    segment.write(slot, intact)
-    healed = site.ask_anew(tokens)
-    segment.close()
-
-    assert_cached([wrong, healed], PAGE_TOKENS)
-    (right,) = truth.answers([tokens])
-    with pytest.raises(AssertionError, match="instead of"):
-        assert_right([wrong], [right])
-    assert_right([healed], [right])
-
-
 def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSite, truth: Reference) -> None:
     tokens = prompt(104)
     site.stored(tokens)
@@ -105,43 +79,6 @@ def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSit
     assert site.retrieved() - retrieved == PAGES - 300 // PAGE_TOKENS
     assert_right(answer, truth.answers([tokens]))
     site.wait_nothing_held()
-
-
-def test_tenants_do_not_hit_each_others_prompts(site: SglangSite, truth: Reference) -> None:
-    tokens = prompt(105)
-    tenants: list[tuple[str | None, str | None]] = [
-        (None, None),
-        ("one", None),
-        ("two", None),
-        (None, "one"),
-        ("one", "x"),
-    ]
-    answers = []
-    for salt, key in tenants:
-        for _ in range(2):
-            site.engine.flush()
-            answers.append(site.engine.ask_for(tokens, cache_salt=salt, extra_key=key))
-            site.server.wait_written(60)
-    assert_computed(answers[::2])
-    assert_cached(answers[1::2], PAGE_TOKENS)
-    assert_right(answers, truth.answers([tokens] * len(answers)))
-
-
-def test_an_aborted_request_leaves_nothing_held(site: SglangSite, truth: Reference) -> None:
-    tokens = prompt(106)
-    site.stored(tokens)
-    aborted = 0
-    for number in range(24):
-        site.engine.flush()
-        try:
-            site.engine.ask_for(tokens, max_tokens=64, abort_after=0.004 * number)
-        except RequestError:
-            aborted += 1
-    assert aborted
-    site.wait_nothing_held(HELD_SECONDS)
-    answer = site.ask_anew(tokens)
-    assert_cached([answer], PAGE_TOKENS)
-    assert_right([answer], truth.answers([tokens]))
 
 
 def test_random_prefixes_evictions_and_aborts(site: SglangSite, truth: Reference) -> None:

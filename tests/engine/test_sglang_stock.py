@@ -17,18 +17,13 @@ import pytest
 from demo.cache_rule import cached_tokens
 from demo.child_process import ChildError
 from demo.engine_process import MODEL, RequestError
-from demo.sglang_process import SGLANG_PYTHON, SglangProcess
+from demo.sglang_process import SglangProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
+from tests.engine.sglang_cases import MARKS, SglangCases
 from tests.engine.sglang_site import CHUNK_TOKENS, CHUNKS, FILLER_TOKENS, SglangSite, prompt
-from tests.engine.shared_segment import SharedSegment
 
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.timeout(1_200),
-    pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="no SGLang here: run `make setup-sglang`"),
-    pytest.mark.skipif(not (MODEL / "model.safetensors").exists(), reason="no model here: run `make setup`"),
-]
+pytestmark = MARKS
 
 AWAY_SECONDS: Final = 6.0
 """How long a server is away or stopped: more than a heartbeat of the engine."""
@@ -49,6 +44,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangSite]:
     site.close()
 
 
+class TestStock(SglangCases):
+    unit_tokens = CHUNK_TOKENS
+
+    def test_tenants_do_not_hit_each_others_prompts(self, site: SglangSite, truth: Reference) -> None:
+        super().test_tenants_do_not_hit_each_others_prompts(site, truth)
+        salts = {tenant["cache_salt"] for tenant in site.server.status()["tenants"]}
+        assert {"_default", "one", "two"} < salts
+        assert len(salts - {"_default", "one", "two"}) == 2, "an extra key is a salt of its own: a hash"
+
+
 def test_what_the_engine_has_pushed_out_comes_back_from_l1(site: SglangSite, truth: Reference) -> None:
     first, filler = prompt(1), prompt(2, FILLER_TOKENS)
     cold = site.stored(first)
@@ -61,28 +66,6 @@ def test_what_the_engine_has_pushed_out_comes_back_from_l1(site: SglangSite, tru
     assert not site.server.status()["requests"]["unhandled"]
     assert_right([cold, pushing, *back], truth.answers([first, filler, first]))
     site.wait_nothing_held()
-
-
-def test_a_wrong_chunk_in_the_server_is_seen(site: SglangSite, truth: Reference) -> None:
-    """Were it otherwise, no comparison here would mean anything."""
-    tokens = prompt(3)
-    known = set(site.l2.objects())
-    site.stored(tokens)
-    segment = SharedSegment(site.server.status()["l1"]["segment"])
-    slot = segment.find(min(set(site.l2.objects()) - known))
-    intact = segment.read(slot)
-
-    segment.write(slot, bytes(slot.length))
-    wrong = site.ask_anew(tokens)
-    segment.write(slot, intact)
-    healed = site.ask_anew(tokens)
-    segment.close()
-
-    assert_cached([wrong, healed], CHUNK_TOKENS)
-    (right,) = truth.answers([tokens])
-    with pytest.raises(AssertionError, match="instead of"):
-        assert_right([wrong], [right])
-    assert_right([healed], [right])
 
 
 def test_a_prompt_that_begins_alike_hits_what_they_share(site: SglangSite, truth: Reference) -> None:
@@ -105,29 +88,6 @@ def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSit
     site.wait_nothing_held()
 
 
-def test_tenants_do_not_hit_each_others_prompts(site: SglangSite, truth: Reference) -> None:
-    tokens = prompt(7)
-    tenants: list[tuple[str | None, str | None]] = [
-        (None, None),
-        ("one", None),
-        ("two", None),
-        (None, "x"),
-        ("one", "x"),
-    ]
-    answers = []
-    for salt, key in tenants:
-        site.engine.flush()
-        answers.append(site.engine.ask_for(tokens, cache_salt=salt, extra_key=key))
-        site.engine.flush()
-        answers.append(site.engine.ask_for(tokens, cache_salt=salt, extra_key=key))
-    assert_computed(answers[::2])
-    assert_cached(answers[1::2], CHUNK_TOKENS)
-    assert_right(answers, truth.answers([tokens] * len(answers)))
-    salts = {tenant["cache_salt"] for tenant in site.server.status()["tenants"]}
-    assert {"_default", "one", "two"} < salts
-    assert len(salts - {"_default", "one", "two"}) == 2, "an extra key is a salt of its own: a hash"
-
-
 def test_a_tenant_at_its_quota_is_stored_in_part(tmp_path: Path, truth: Reference) -> None:
     options = ("--eviction-policy", "IsolatedLRU", "--quota", '{"small": 0.002}')
     site = SglangSite(tmp_path, ("--l1-size-gb", "1", *options))
@@ -143,24 +103,6 @@ def test_a_tenant_at_its_quota_is_stored_in_part(tmp_path: Path, truth: Referenc
         site.wait_nothing_held()
     finally:
         site.close()
-
-
-def test_an_aborted_request_leaves_nothing_held(site: SglangSite, truth: Reference) -> None:
-    """Aborts before, within and after lookup, load and computing: which of them, chance decides."""
-    tokens = prompt(9)
-    site.stored(tokens)
-    aborted = 0
-    for number in range(24):
-        site.engine.flush()
-        try:
-            site.engine.ask_for(tokens, max_tokens=64, abort_after=0.004 * number)
-        except RequestError:
-            aborted += 1
-    assert aborted
-    site.wait_nothing_held()
-    answer = site.ask_anew(tokens)
-    assert_cached([answer], CHUNK_TOKENS)
-    assert_right([answer], truth.answers([tokens]))
 
 
 def test_a_frozen_server_delays_and_changes_nothing(site: SglangSite, truth: Reference) -> None:
