@@ -12,7 +12,7 @@ import msgspec
 
 from lmcache_client.blend import RopeTables
 from lmcache_client.errors import ProtocolError
-from lmcache_client.external_hashes import is_external
+from lmcache_client.external_hashes import EXTERNAL_NAME
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition
@@ -237,7 +237,7 @@ class ModuleContext:
         known = self._spaces.get(identity)
         if known is None:
             model, salt = fields
-            chain = HashChain.EXTERNAL if is_external(model) else self.chain
+            chain = HashChain.EXTERNAL if EXTERNAL_NAME.search(model) else self.chain
             try:
                 space = KeySpace(model, kv_rank, object_group, salt, self.chunk_tokens, chain, layout.fingerprint)
             except ValueError as error:

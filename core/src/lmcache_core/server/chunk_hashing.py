@@ -25,7 +25,7 @@ from lmcache_client.engine_key import (
     with_tokens,
 )
 from lmcache_client.errors import ProtocolError
-from lmcache_client.external_hashes import is_external
+from lmcache_client.external_hashes import EXTERNAL_NAME
 from lmcache_client.hash_chain import Blake3Chain, Chain, Sha256CborChain
 from lmcache_core.contracts.request_module import ReadTokens, TokenIds
 from lmcache_core.kernels.choice import Kernels
@@ -151,7 +151,7 @@ def _decode(frame: memoryview, start: _Start, header: bytes, begin: int) -> Any:
         fields = decode_fields(short)
     except (ValueError, RecursionError):
         return None
-    refused = fields.chunk_hashes is not None or is_external(fields.model_name)
+    refused = fields.chunk_hashes is not None or EXTERNAL_NAME.search(fields.model_name)
     return None if refused or fields.cache_salt != start.salt else fields
 
 

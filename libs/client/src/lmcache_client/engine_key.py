@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from lmcache_client.errors import ProtocolError
-from lmcache_client.external_hashes import ExternalHashes, is_external
+from lmcache_client.external_hashes import EXTERNAL_NAME, ExternalHashes
 
 MAX_TOKENS: Final = 16 << 20
 """Longest sequence that is taken from an engine."""
@@ -222,7 +222,7 @@ def read_key(frame: Frame, chunk_tokens: int = 1) -> EngineKey:
     array = memoryview(fields.token_ids)
     count, header = array_header(array)
     if fields.chunk_hashes is None:
-        if is_external(fields.model_name):
+        if EXTERNAL_NAME.search(fields.model_name):
             raise ProtocolError(
                 f"the model name ends with {fields.model_name[-22:]!r}, which the server adds to names of keys with "
                 "chunk_hashes: leave it out"

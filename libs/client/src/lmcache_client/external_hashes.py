@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,6 +13,8 @@ LASTING_BYTES: Final = 16
 """Shorter ones can be equal by chance once many processes share what is stored."""
 PROCESS_HASHES: Final = ("builtin", "")
 """Names of algorithms that each process seeds anew, or that say nothing."""
+EXTERNAL_NAME: Final = re.compile(r"##ext-.{16}\Z", re.DOTALL)
+"""Found in what `ExternalHashes.model_name` gives.  A pattern, because each lookup asks for it."""
 _NAME_BYTES_MAX: Final = 255
 _INTEGER_BYTES: Final = (9, 33)
 """Of one of at most 71 bits, and of others."""
@@ -58,11 +61,6 @@ class ExternalHashes(NamedTuple):
         text = b"".join(len(each).to_bytes(1) + each for each in names)
         facts = text + self.kind.to_bytes(1) + self.size.to_bytes(2, "big")
         return f"{model_name}##ext-{blake3(facts).hexdigest(_DIGEST_BYTES)}"
-
-
-def is_external(model_name: str) -> bool:
-    """Is it one that `ExternalHashes.model_name` gives?"""
-    return model_name[-22:-16] == "##ext-"
 
 
 def _read(value: bytes | int) -> tuple[int, bytes]:
