@@ -328,7 +328,7 @@ def test_endpoints_that_others_reach_are_refused(cache: LocalCache, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes links of others")
-def test_a_link_of_another_user_is_no_folder_for_a_socket(cache: LocalCache, tmp_path: Path) -> None:
+def test_a_folder_behind_a_link_of_another_user_is_refused(cache: LocalCache, tmp_path: Path) -> None:
     """They could have it lead elsewhere afterwards."""
     (tmp_path / "mine").mkdir(mode=0o700)
     link = tmp_path / "link"
@@ -359,7 +359,7 @@ def test_a_socket_path_of_108_bytes_is_refused_and_of_107_is_not(cache: LocalCac
     assert cache.serve(f"ipc://{folder}/{name}")
 
 
-def test_what_is_no_request_closes_its_connection_alone(shared: LocalCache, tmp_path: Path) -> None:
+def test_wrong_bytes_close_its_connection_alone(shared: LocalCache, tmp_path: Path) -> None:
     endpoint = shared.serve(f"ipc://{tmp_path}/engine/port.sock")
     long = b"\xff" + bytes(8) + b"\x01\x7f" + b"NULL".ljust(53, b"\0") + b"\x02" + (2**60).to_bytes(8, "big")
     with FakeEngine(endpoint) as engine:
