@@ -12,7 +12,7 @@ import pytest
 
 from demo.server_process import ServerProcess
 from lmcache_client import LayoutPart, LMCacheError
-from lmcache_sglang.page_link import PageLink
+from lmcache_sglang.page_link import PageLink, digests
 from lmcache_sglang.settings import LinkerSettings
 
 LAYOUT = LayoutPart(2, 2, 16, 8, "float32")
@@ -93,12 +93,24 @@ def wait_nothing_held(server: ServerProcess) -> None:
         time.sleep(0.02)
 
 
+def test_page_hashes_are_sha_256_and_each_is_there_once() -> None:
+    right = [each.hex() for each in hashes("a", 2)]
+    assert digests(right) == hashes("a", 2)
+    for wrong, said in {
+        "00" * 16: "has 16 bytes; a SHA-256 has 32",
+        "no hash": "'no hash' is not hexadecimal",
+        right[0]: "there twice",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            digests([*right, wrong])
+
+
 def test_what_was_stored_is_found_and_read(server: ServerProcess, link: PageLink) -> None:
     pages = hashes("a", 5)
     assert link.lookup("r0", pages) == 0
     assert store(link, pages[:3], 7) == [0, 1, 2]
     assert store(link, pages, 8) == [3, 4]
-    assert link.holds_all(pages)
+    assert link.count(pages) == 5
     assert link.lookup("r1", [*pages[2:], *hashes("b", 1)]) == 3, "a tail, as what an engine lacks"
     with link.reading("r1", pages[2:]) as places:
         assert [bytes(place) for place in places] == [bytes([fill]) * PAGE_BYTES for fill in (7, 8, 8)]

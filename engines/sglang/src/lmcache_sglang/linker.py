@@ -20,16 +20,13 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoa
 
 from lmcache_client import ConfigError
 from lmcache_sglang.identity import model_name
-from lmcache_sglang.page_link import PageLink
+from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, digests
 from lmcache_sglang.pool_pages import PoolPages
 from lmcache_sglang.settings import LinkerSettings
 
 logger = logging.getLogger(__name__)
 
 WRITTEN_FOR: Final = "0.5.23"
-PAGE_SIZE_MIN: Final = 16
-"""An object for fewer tokens costs more than it saves."""
-HASH_BYTES: Final = 32
 HELD_SECONDS: Final = 30.0
 """SGLang does not say that a request has ended before its load.  It asks for one that waits in each step that could run it."""
 SWEEP_SECONDS: Final = 5.0
@@ -113,7 +110,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             return []
         self._names += 1
         name = f"{rid}-{self._names}"
-        hits = self._link.lookup(name, _digests(hashes))
+        hits = self._link.lookup(name, digests(hashes))
         if hits < self._settings.min_load_pages:
             self._link.end(name)
             return []
@@ -128,7 +125,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         pages = self._copies.pages_of(transfer.device_indices)
         if len(pages) != len(transfer.keys):
             raise ValueError(f"request {rid}: {len(transfer.keys)} hashes for {len(pages)} pages")
-        self._queued[rid] = _Load(known.name if known else rid, rid, _digests(transfer.keys), pages)
+        self._queued[rid] = _Load(known.name if known else rid, rid, digests(transfer.keys), pages)
         return True
 
     def start_layer_wise_loading(self) -> int:
@@ -154,7 +151,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         transfer = _of_kv(transfers)
         if not self._settings.store or not transfer.keys or not self._link.is_ready():
             return False
-        hashes, pages = _digests(transfer.keys), self._copies.pages_of(transfer.device_indices)
+        hashes, pages = digests(transfer.keys), self._copies.pages_of(transfer.device_indices)
         if len(pages) != len(hashes):
             raise ValueError(f"{len(hashes)} hashes for {len(pages)} pages")
         written = self.record_offload_ready() if self._copies.device.type == "cuda" else []
@@ -228,7 +225,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
                     objects = [torch.frombuffer(each, dtype=torch.uint8) for each in places]
                     self._copies.gather(pages[missing], objects)
                 self._check_round(round_)  # else the pages may have had other tokens when they were copied
-            return len(missing) == len(hashes) or self._link.holds_all(hashes)
+            return len(missing) == len(hashes) or self._link.count(hashes) == len(hashes)
         except Exception as error:  # noqa: BLE001 - SGLang waits for the result
             self.failed_stores += 1
             logger.warning("%d pages were not stored error=%s failed_stores=%d", len(hashes), error, self.failed_stores)
@@ -300,12 +297,3 @@ def _of_kv(transfers: Sequence[Any]) -> Any:
     if transfer.name != PoolName.KV:
         raise ValueError(f"a transfer of the pool {transfer.name}: only that of KV is known")
     return transfer
-
-
-def _digests(hashes: Sequence[str]) -> list[bytes]:
-    """Raises ValueError for all but SHA-256."""
-    found = [bytes.fromhex(each) for each in hashes]
-    for each in found:
-        if len(each) != HASH_BYTES:
-            raise ValueError(f"the page hash {each.hex()} has {len(each)} bytes; a SHA-256 has {HASH_BYTES}")
-    return found

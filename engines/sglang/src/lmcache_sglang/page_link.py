@@ -31,12 +31,31 @@ from lmcache_client import (
     SlotDescriptor,
     WorkerRegistration,
 )
-from lmcache_sglang.settings import LinkerSettings
+from lmcache_sglang.settings import LinkSettings
 
 logger = logging.getLogger(__name__)
 
 HASHES: Final = "sglang-sha256-pages"
 """The algorithm, as keys name it: a chain of SHA-256 over pages, which begins with salt and extra key."""
+
+HASH_BYTES: Final = 32
+PAGE_SIZE_MIN: Final = 16
+"""An object for fewer tokens costs more than it saves."""
+
+
+def digests(hashes: Sequence[str]) -> list[bytes]:
+    """Raises ValueError for all but SHA-256, and for one that is there twice: each is of all tokens before it."""
+    found = []
+    for each in hashes:
+        try:
+            found.append(bytes.fromhex(each))
+        except (TypeError, ValueError):
+            raise ValueError(f"the page hash {each!r:.80} is not hexadecimal") from None
+        if len(found[-1]) != HASH_BYTES:
+            raise ValueError(f"the page hash {each:.80} has {len(found[-1])} bytes; a SHA-256 has {HASH_BYTES}")
+    if len(set(found)) < len(found):
+        raise ValueError("a page hash is there twice: each is of all tokens up to the end of its page")
+    return found
 
 
 class Registration(NamedTuple):
@@ -53,7 +72,7 @@ class PageLink:
     registers with it.  A page takes the place of the server's chunk in keys: hashes say all of it.
     """
 
-    def __init__(self, settings: LinkerSettings, model_name: str, layout: LayoutPart) -> None:
+    def __init__(self, settings: LinkSettings, model_name: str, layout: LayoutPart) -> None:
         """Waits for the server as long as a request may take."""
         self._settings, self._model_name, self._layout = settings, model_name, layout
         self._channel = EngineChannel(settings.url, settings.timeout_seconds)
@@ -143,11 +162,11 @@ class PageLink:
         if not self._channel.commit_store(key, self._instance_id):
             raise LMCacheError("the server did not take what was written")
 
-    def holds_all(self, hashes: Sequence[bytes]) -> bool:
-        """Are all of these pages in the server?"""
+    def count(self, hashes: Sequence[bytes]) -> int:
+        """How many leading pages the server has now.  Nothing is held."""
         request_id = f"check-{uuid.uuid4().hex}"
         try:
-            return self.lookup(request_id, hashes) == len(hashes)
+            return self.lookup(request_id, hashes)
         finally:
             self.end(request_id)
 

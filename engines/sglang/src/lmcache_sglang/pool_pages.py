@@ -35,18 +35,8 @@ class PoolPages:
         )
 
     def pages_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """Page numbers of slots, on the pool's device.  Raises ValueError unless they are whole pages of the pool."""
-        slots = indices.detach().to("cpu", torch.int64).flatten()
-        if slots.numel() % self.page_size:
-            raise ValueError(f"{slots.numel()} slots do not fill whole pages of {self.page_size}")
-        rows = slots.view(-1, self.page_size)
-        first = rows[:, :1]
-        if bool((first % self.page_size).any()) or not torch.equal(rows, first + torch.arange(self.page_size)):
-            raise ValueError(f"the slots of a page of {self.page_size} follow each other, from its first on")
-        pages = first.flatten() // self.page_size
-        if pages.numel() and not 0 <= int(pages.min()) <= int(pages.max()) < self.pages:
-            raise ValueError(f"page {int(pages.max())} of a pool of {self.pages}")
-        return pages.to(self.device)
+        """As `page_numbers`, on the pool's device."""
+        return page_numbers(indices, self.page_size, self.pages).to(self.device)
 
     def gather(self, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
         """Copy pages into objects, which are the bytes of one each.  Returns when all is there."""
@@ -67,6 +57,21 @@ class PoolPages:
 
     def _view(self, data: torch.Tensor) -> torch.Tensor:
         return data.view(self.dtype).view(2, self.layers, self._row)
+
+
+def page_numbers(indices: torch.Tensor, page_size: int, pages: int) -> torch.Tensor:
+    """Of slots, in the host's memory.  Raises ValueError unless they are whole pages of a pool of `pages`."""
+    slots = indices.detach().to("cpu", torch.int64).flatten()
+    if slots.numel() % page_size:
+        raise ValueError(f"{slots.numel()} slots do not fill whole pages of {page_size}")
+    rows = slots.view(-1, page_size)
+    first = rows[:, :1]
+    if bool((first % page_size).any()) or not torch.equal(rows, first + torch.arange(page_size)):
+        raise ValueError(f"the slots of a page of {page_size} follow each other, from its first on")
+    found = first.flatten() // page_size
+    if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < pages:
+        raise ValueError(f"page {int(found.max())} of a pool of {pages}")
+    return found
 
 
 def _described(tensor: torch.Tensor) -> str:

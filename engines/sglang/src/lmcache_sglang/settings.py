@@ -1,4 +1,4 @@
-"""What a user writes as `linker_extra_config`."""
+"""What a user writes as `linker_extra_config`, or as `extra_config` of HiCache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from lmcache_client import ConfigError
 
@@ -14,20 +14,20 @@ _PLACES: Final = ("url", "host", "port")
 
 
 @dataclass(frozen=True, slots=True)
-class LinkerSettings:
+class LinkSettings:
     """Raises ConfigError, naming the setting, for what cannot be meant."""
 
+    place: ClassVar[str] = "extra_config"
+    """Where a user writes them."""
+    of_engine: ClassVar[tuple[str, ...]] = ()
+    """What SGLang reads at the same place."""
     url: str = "tcp://127.0.0.1:5555"
     lookup_timeout_ms: int = 500
-    """Longest wait of a step of the scheduler for a lookup.  After one that ran out, lookups find nothing until the server
-    has answered a ping."""
+    """Longest wait of who asks for a lookup.  After one that ran out, lookups find nothing until the server has answered a
+    ping."""
     timeout_seconds: float = 10.0
     """Of every other request."""
     heartbeat_seconds: float = 5.0
-    min_load_pages: int = 2
-    """Fewer are computed."""
-    store: bool = True
-    """False: only load."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -47,18 +47,33 @@ class LinkerSettings:
     def read(cls, given: Mapping[str, Any] | None) -> Self:
         """`host` and `port` may take the place of `url`."""
         said = dict(given or {})
-        known = [*_PLACES, *(field.name for field in fields(cls) if field.name != "url")]
+        known = [*_PLACES, *(field.name for field in fields(cls) if field.name != "url"), *cls.of_engine]
         for name in said:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
-                raise ConfigError(
-                    f"linker_extra_config has '{name}', which is unknown{hint} (known: {', '.join(known)})"
-                )
+                raise ConfigError(f"{cls.place} has '{name}', which is unknown{hint} (known: {', '.join(known)})")
         if "host" in said or "port" in said:
             if "url" in said:
-                raise ConfigError(
-                    "linker_extra_config has url beside host or port: one of them says where the server is"
-                )
+                raise ConfigError(f"{cls.place} has url beside host or port: one of them says where the server is")
             said["url"] = f"tcp://{said.pop('host', '127.0.0.1')}:{said.pop('port', 5555)}"
-        return cls(**said)
+        return cls(**{name: value for name, value in said.items() if name not in cls.of_engine})
+
+
+@dataclass(frozen=True, slots=True)
+class LinkerSettings(LinkSettings):
+    """A step of the scheduler waits for lookups."""
+
+    place: ClassVar[str] = "linker_extra_config"
+    min_load_pages: int = 2
+    """Fewer are computed."""
+    store: bool = True
+    """False: only load."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiCacheSettings(LinkSettings):
+    """A thread of its own waits for lookups."""
+
+    of_engine: ClassVar[tuple[str, ...]] = ("backend_name", "module_path", "class_name", "interface_v1")
+    lookup_timeout_ms: int = 2_000
