@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from plugins.devkit.tests.mutants.planted import Planted, assert_killed, outcomes_of
-from plugins.devkit.tests.mutants.tables import TABLES, run_table
+from plugins.devkit.tests.mutants.tables import TABLES, run_tables
 
 RECORD: Final = Path(__file__).with_name("seeds.md")
 SEEDS: Final = 20
@@ -44,7 +44,7 @@ def run(table: Planted, seed: int) -> dict[str, dict[str, Any]]:
             return path
 
         mutants = [mutant for mutant in table.bugs if seed < LONG_SEEDS or not is_long(table, mutant)]
-        found = run_table(table, mutants, new_folder, seed)
+        found = run_tables([table], mutants, new_folder, seed)
     results: dict[str, dict[str, Any]] = {}
     for mutant in mutants:
         bug = table.bugs[mutant]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -43,16 +43,18 @@ TABLES: Final = (
 )
 """One or two for each kind of offer."""
 PROCESSES: Final = 3
-"""For a table: most of the time is waiting for what a mutant does not do."""
+"""For all tables: most of the time is waiting for what a mutant does not do."""
 
 
-def run_table(
-    table: Planted, mutants: Collection[type], new_folder: Callable[[], Path], seed: int | None = None
+def run_tables(
+    tables: Iterable[Planted], mutants: Collection[type], new_folder: Callable[[], Path], seed: int | None = None
 ) -> dict[str, Outcome]:
-    """These mutants, each under its one check, and what is right under all of those checks."""
-    checks = {mutant: bug.check for mutant, bug in table.bugs.items() if mutant in mutants}
-    nodes = [table.node(mutant, check) for mutant, check in checks.items()]
-    nodes += [table.node(table.right, check) for check in sorted(set(checks.values()))]
+    """Those of these mutants that the tables have, each under its one check, and what is right under all of those checks."""
+    nodes: list[str] = []
+    for table in tables:
+        checks = {mutant: bug.check for mutant, bug in table.bugs.items() if mutant in mutants}
+        nodes += [table.node(mutant, check) for mutant, check in checks.items()]
+        nodes += [table.node(table.right, check) for check in sorted(set(checks.values()))]
     parts = [part for first in range(PROCESSES) if (part := nodes[first::PROCESSES])]
     with ThreadPoolExecutor(PROCESSES) as threads:
         folders = [new_folder() for _ in parts]  # here: pytest makes its first folder on one thread only
