@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from lmcache_core import ConfigError
-from lmcache_transformers import PrefixCache
 
-MODELS: Any = AutoModelForCausalLM
+if TYPE_CHECKING:  # transformers takes seconds to import, and every process of a test run collects this file
+    from lmcache_transformers import PrefixCache
+
 TINY: dict[str, Any] = {
     "vocab_size": 500,
     "hidden_size": 64,
@@ -30,15 +30,28 @@ CONFIG = {"chunk_size": CHUNK, "l1_size_gb": 0.05}
 PROMPT = [(7 * i * i + 3) % 400 + 50 for i in range(5 * CHUNK + 3)]
 
 
+def new_model(kind: str = "LlamaConfig", **more: Any) -> Any:
+    import transformers
+
+    models: Any = transformers.AutoModelForCausalLM
+    return models.from_config(getattr(transformers, kind)(**TINY, **more))
+
+
+def open_cache(model: Any, config: dict[str, Any]) -> PrefixCache:
+    from lmcache_transformers import PrefixCache
+
+    return PrefixCache(model, config)
+
+
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(1)
-    return MODELS.from_config(LlamaConfig(**TINY)).eval()
+    return new_model().eval()
 
 
 @pytest.fixture
 def cache(model: Any) -> Iterator[PrefixCache]:
-    with PrefixCache(model, CONFIG) as opened:
+    with open_cache(model, CONFIG) as opened:
         yield opened
 
 
@@ -90,13 +103,13 @@ def test_other_weights_find_nothing(model: Any, cache: PrefixCache) -> None:
 
 def test_files_are_found_by_the_next_cache_and_not_by_another_model(model: Any, tmp_path: Path) -> None:
     on_disk = {**CONFIG, "plugins": ["fs"], "l2_adapter": [{"type": "fs", "base_path": str(tmp_path)}]}
-    with PrefixCache(model, on_disk) as first:
+    with open_cache(model, on_disk) as first:
         right = answer(model, [PROMPT], first)
-    with PrefixCache(model, on_disk) as second:
+    with open_cache(model, on_disk) as second:
         assert second.load(PROMPT).get_seq_length() == 5 * CHUNK
         assert answer(model, [PROMPT], second) == right
     torch.manual_seed(2)
-    with PrefixCache(MODELS.from_config(LlamaConfig(**TINY)), on_disk) as third:
+    with open_cache(new_model(), on_disk) as third:
         assert third.load(PROMPT).get_seq_length() == 0
 
 
@@ -122,9 +135,9 @@ def test_what_is_not_token_ids_is_refused(cache: PrefixCache, prompts: list[Any]
 
 
 def test_a_model_with_sliding_windows_is_refused() -> None:
-    sliding = MODELS.from_config(MistralConfig(**TINY, sliding_window=32))
+    sliding = new_model("MistralConfig", sliding_window=32)
     with pytest.raises(ValueError, match="DynamicSlidingWindowLayer"):
-        PrefixCache(sliding, CONFIG)
+        open_cache(sliding, CONFIG)
 
 
 def test_a_cache_of_another_shape_is_refused(model: Any, cache: PrefixCache) -> None:
@@ -136,4 +149,4 @@ def test_a_cache_of_another_shape_is_refused(model: Any, cache: PrefixCache) -> 
 
 def test_wrong_settings_are_refused_by_name(model: Any) -> None:
     with pytest.raises(ConfigError, match="l1_size"):
-        PrefixCache(model, {"l1_size": 1})
+        open_cache(model, {"l1_size": 1})
