@@ -14,7 +14,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # More arguments for pytest, for example `make test PYTEST_ARGS="-k ladder -x"`.
 PYTEST_ARGS ?=
 # Processes that run tests: most of them wait for others most of the time.  1 for one after the other, as a debugger wants it.
-PYTEST_PROCESSES ?= 4
+PYTEST_PROCESSES ?= 5
 # Of these, that `make test-all` starts real engines with: most of their tests have two engines, and each wants a whole core.
 ENGINE_PROCESSES ?= 2
 # What to measure, for example `make bench BENCH_ARGS="--only lookup --rounds 5"`; everything without.
@@ -35,7 +35,7 @@ OWN := libs/blend_select libs/client libs/kv_identity libs/kv_layout engines/vll
 IN_PROCESS := core engines/local libs/l2_adapter libs/object_files libs/object_remote plugins/l2_fs plugins/l2_fs_native plugins/l2_redis plugins/policies
 # What SGLang's environment has of ours.
 SGLANG_OWN := libs/client libs/kv_identity engines/sglang
-# Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
+# Tests of one file stay together: they share servers and engines; engines are with two processes (tests/engine_processes.py).
 side_by_side = $(if $(filter-out 1,$(1)),-n $(1) --dist loadfile --no-loadscope-reorder)
 
 # What the demo's server is made of.
@@ -54,7 +54,7 @@ ENGINE_TESTS := .venv-engine/.tests
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup setup-sglang demo test retest test-all test-sglang bench check docs size wheels clean
+.PHONY: help setup setup-sglang demo test compiled retest test-all test-sglang bench check docs size wheels clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine and .venv-in-process"
@@ -78,10 +78,11 @@ demo:
 	@$(MAKE) --silent --jobs 2 $(DEMO_READY) $(MODEL)
 	@.venv/bin/python -m demo.demo
 
-test: setup check
+test: setup
+	@$(MAKE) --no-print-directory --jobs 2 check compiled
 	.venv/bin/python -m pytest -m "not slow" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS)
 
-# At most a hundred, one after the other: a test that waits for others may fail where four processes share two cores.
+# At most a hundred, one after the other: a test that waits for others may fail where five processes share two cores.
 retest:
 	@.venv/bin/python -c "import json; failed = json.load(open('.pytest_cache/v/cache/lastfailed')); \
 		print('failed beside others, run once more alone:', *failed, sep='\n  '); raise SystemExit(len(failed) > 100)"
@@ -104,6 +105,10 @@ check: $(PROJECT_READY)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy $(TYPED)
 	.venv/bin/python -m scripts.import_rules
+
+# mypy has one core; on the other the tests are compiled once, and not by each process that runs them.
+compiled: $(PROJECT_READY) $(NATIVE_READY)
+	@.venv/bin/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null 2>&1 || true  # what cannot be collected is said by the run
 
 docs: $(DOCS_READY)
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 from collections.abc import Generator
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.engine_processes import EnginesTogether
 
 KEPT_IN: Final = {
     "test_a_batch_of_a_thousand_is_answered_in_full": ("plugins/l2_fs/tests", "core/tests/builtin"),
@@ -40,6 +44,27 @@ def pytest_configure() -> None:
     # How long an example takes says how busy the machine is, not whether the code is right.
     settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any-machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> EnginesTogether | None:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.engine_processes import EnginesTogether
+
+    return EnginesTogether(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: a million objects, through which every garbage collection of a test would look for half a
+    second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
