@@ -128,8 +128,11 @@ class PagedConnector:
     def from_objects(
         self, slots: Any, chunks: Sequence[int], end: int, objects: Sequence[int], layers: range | None = None
     ) -> None:
-        """The other way round."""
-        for pages, bases, blocks, offset in self._jobs(slots, chunks, end):
+        """The other way round.  Tokens with the slot -1, which only the first ones of a prompt may have, go nowhere."""
+        places = slot_numbers(slots)
+        is_skipping = len(places) > 0 and places[0] == NO_BLOCK
+        skipped = int(np.argmax(np.append(places, 0) != NO_BLOCK)) if is_skipping else 0
+        for pages, bases, blocks, offset in self._jobs(places, chunks, end, skipped):
             self._copier.scatter(pages, bases, blocks, [each + offset for each in objects], layers=layers)
 
     def _registered(self) -> _Pages:
@@ -138,30 +141,34 @@ class PagedConnector:
         return self._pages
 
     def _jobs(
-        self, slots: Any, chunks: Sequence[int], end: int
+        self, slots: Any, chunks: Sequence[int], end: int, skipped: int = 0
     ) -> list[tuple[PagedGroup, Sequence[int], list[int], int]]:
         pages, places = self._registered(), slot_numbers(slots)
         return [
-            (group, bases, self._blocks(group, places, chunks, end), region.offset)
+            (group, bases, self._blocks(group, places, chunks, end, skipped), region.offset)
             for group, bases, region in zip(pages.groups, pages.bases, pages.plan.regions, strict=True)
         ]
 
-    def _blocks(self, group: PagedGroup, slots: NDArray[np.int64], chunks: Sequence[int], end: int) -> list[int]:
-        """The blocks that hold these chunks, in order, and none for what the last one lacks."""
+    def _blocks(
+        self, group: PagedGroup, slots: NDArray[np.int64], chunks: Sequence[int], end: int, skipped: int
+    ) -> list[int]:
+        """The blocks that hold these chunks, in order, and none for the tokens that are skipped and what the last one lacks."""
         size = self._chunk_tokens
         end = min(end, (max(chunks, default=-1) + 1) * size)
         if len(slots) < end:
             raise ValueError(f"slot_mapping has {len(slots)} slots for {end} tokens; it has one for each")
         block = group.tokens_per_block
         there = [slots[each * size : min((each + 1) * size, end)] for each in chunks]
-        rows = np.concatenate(there).reshape(-1, block)
+        before = sum(min(max(skipped - each * size, 0), size) // block for each in chunks)
+        rows = np.concatenate(there).reshape(-1, block)[before:]
         first = rows[:, :1]
         if ((first % block != 0) | (rows != first + np.arange(block))).any():
             raise ValueError(f"slot_mapping: each {block} slots of a chunk are one block of the KV cache, in order")
         found = first[:, 0] // block
-        if found.min() < 0 or found.max() >= group.blocks:
+        if len(found) and (found.min() < 0 or found.max() >= group.blocks):
             raise ValueError(f"slot_mapping: blocks {found.min()} to {found.max()}; the KV cache has {group.blocks}")
-        return [*map(int, found), *[NO_BLOCK] * (len(chunks) * (size // block) - len(found))]
+        lacking = len(chunks) * (size // block) - before - len(found)
+        return [*[NO_BLOCK] * before, *map(int, found), *[NO_BLOCK] * lacking]
 
     def _check(self, groups: Sequence[PagedGroup], plan: ObjectGroupPlan) -> None:
         about = self._metadata
