@@ -1,13 +1,15 @@
-"""Probes of memory, shared memory, huge pages, limits and processors, on machines of all kinds."""
+"""Probes of memory, shared memory, huge pages, limits, processors and pages, on machines of all kinds."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from lmcache_core.app.open_arena import memory_limit
+from lmcache_tools.doctor.engine_pages import engine_pages
 from lmcache_tools.doctor.huge_pages import huge_pages
 from lmcache_tools.doctor.limits import limits
 from lmcache_tools.doctor.memory import memory
@@ -130,3 +132,13 @@ def test_processors(make_context: MakeContext) -> None:
     assert processor_quota(limited.machine) == 1.5
     assert "may use 1.5" in only(processors(limited)).text
     assert processor_quota(make_context({"sys/fs/cgroup/cpu.max": "max 100000\n"}).machine) is None
+
+
+@pytest.mark.parametrize(
+    ("page", "level", "fix"),
+    [(64, Level.OK, ""), (48, Level.FAIL, "--chunk-size 288"), (512, Level.FAIL, "--chunk-size 512")],
+)
+def test_a_chunk_is_whole_pages_of_sglang(make_context: MakeContext, page: int, level: Level, fix: str) -> None:
+    found = only(engine_pages(replace(make_context(chunk_size=256), page_tokens=page)))
+    assert (found.level, found.fix) == (level, fix)
+    assert not list(engine_pages(make_context()))

@@ -48,6 +48,12 @@ def _parser(plugins: LoadedPlugins) -> ServerFlags:
         "--model", metavar="PATH", help="config.json of the model, or its folder: what fits, what a hit saves"
     )
     asked.add_argument("--tp", type=int, default=1, metavar="N", help="workers of the engine (default: 1)")
+    asked.add_argument(
+        "--page-size",
+        type=int,
+        metavar="TOKENS",
+        help="SGLang's, with --enable-lmcache: whether chunks are whole pages",
+    )
     asked.add_argument("--kv-dtype", metavar="WORD", help="type of the KV cache, where it is not the model's")
     asked.add_argument(
         "--parameters", type=float, metavar="BILLIONS", help="that a token passes through (default: by config.json)"
@@ -83,12 +89,16 @@ def _checked(given: argparse.Namespace, parser: ServerFlags, plugins: LoadedPlug
             raise ConfigError(f"{flag} {value:g}: expected more than 0")
     if not 1 <= given.tp <= 1024:
         raise ConfigError(f"--tp {given.tp}: expected 1 to 1024")
+    if given.page_size is not None and given.page_size < 1:
+        raise ConfigError(f"--page-size {given.page_size}: expected 1 or more")
     model = read_model_shape(Path(given.model), given.kv_dtype) if given.model else None
     if model and given.parameters:
         model = replace(model, parameters=round(given.parameters * 1e9))
     settings = read_settings(parser.settings_in(given), plugins)
     adapters, unusable = _adapters(settings.l2_adapter, plugins)
-    return CheckContext(settings, plugins, adapters, unusable, model=model, shards=given.tp)
+    return CheckContext(
+        settings, plugins, adapters, unusable, model=model, shards=given.tp, page_tokens=given.page_size
+    )
 
 
 def _adapters(

@@ -29,6 +29,8 @@ class CheckContext:
     model: ModelShape | None = None
     shards: int = 1
     """Workers of the engine that each keep a part of a chunk (tensor parallelism)."""
+    page_tokens: int | None = None
+    """Of a page of SGLang, where it is known."""
 
     @property
     def l1_bytes(self) -> int:

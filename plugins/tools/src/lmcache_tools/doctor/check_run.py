@@ -14,6 +14,7 @@ from lmcache_tools.doctor.adapters import adapter_trials
 from lmcache_tools.doctor.check_context import CheckContext, Probe
 from lmcache_tools.doctor.compute_speed import ComputeSpeed, measured_speed
 from lmcache_tools.doctor.devices import devices
+from lmcache_tools.doctor.engine_pages import engine_pages
 from lmcache_tools.doctor.folders import folders
 from lmcache_tools.doctor.huge_pages import huge_pages
 from lmcache_tools.doctor.l1_file import l1_file
@@ -41,6 +42,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     configuration_faults,
     folders,
     devices,
+    engine_pages,
     offer_checks,
 )
 
