@@ -49,11 +49,17 @@ def stored():
 
 
 said = {"cold": linker.lookup("r", transfer())}
+asked = []
+look = linker._link.lookup
+linker._link.lookup = lambda *given: asked.append(given) or look(*given)
+said["asked in each step"] = [linker.lookup("r", transfer()) for _ in range(9)], len(asked)
 assert linker.offload(transfer(1, 2, 3, 4))
 said["stored"] = stored()
 assert linker.offload(transfer(1, 2, 3, 4))
 said["again"] = stored()
-said["found"] = linker.lookup("r", transfer())
+module.MISS_SECONDS = 0.0
+asked.clear()
+said["found"] = linker.lookup("r", transfer()), linker.lookup("r", transfer()), len(asked)
 said["loads"] = linker.load("r", transfer(10, 11, 12, 13))
 index = linker.start_layer_wise_loading()
 said["landed"] = linker.finish_layer_wise_loading(index)
@@ -165,7 +171,8 @@ def test_pages_go_and_come_and_what_fails_on_the_way_is_not_used(tmp_path: Path)
     assert said["cold"] == []
     assert said["stored"]
     assert said["again"]
-    assert said["found"] == [1, 2, 3, 4]
+    assert said["asked in each step"] == [[[]] * 9, 0]
+    assert said["found"] == [[1, 2, 3, 4], [1, 2, 3, 4], 1]
     assert said["loads"]
     assert said["landed"]
     assert said["same"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from demo.server_process import ServerProcess
-from lmcache_client import LayoutPart, LMCacheError
+from lmcache_client import EngineChannel, LayoutPart, LMCacheError
 from lmcache_sglang.page_link import PageLink, digests
 from lmcache_sglang.settings import LinkerSettings
 
 LAYOUT = LayoutPart(2, 2, 16, 8, "float32")
 PAGE_BYTES = 2 * 2 * 16 * 8 * 4
 SECONDS = 30.0
+SLOW = {"type": "mock", "max_size_gb": 0.01, "mock_bandwidth_gb": 4096 / 2**30}
+"""Two pages, a header with each, take three seconds there."""
 
 
 def hashes(prompt: str, count: int) -> list[bytes]:
@@ -226,6 +229,41 @@ def test_a_server_that_is_frozen_for_longer_than_a_ping_waits_is_used_again(serv
     wait_ready(link)
     assert link.lookup("r2", pages) == 1
     link.close()
+
+
+def test_pages_of_a_slow_tier_are_waited_for_as_long_as_the_settings_say(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pages = hashes("q", 2)
+    options = ["--l1-size-gb", "0.1", "--l2-adapter", json.dumps(SLOW)]
+    with (
+        ServerProcess(options, tmp_path / "server.log") as server,
+        EngineChannel(f"tcp://127.0.0.1:{server.port}") as admin,
+    ):
+        patient, impatient = (
+            PageLink(
+                LinkerSettings.read(
+                    {"port": server.port, "prefetch_timeout_seconds": seconds, "lookup_timeout_ms": 2_000}
+                ),
+                "model",
+                LAYOUT,
+            )
+            for seconds in (60, 0.3)
+        )
+        store(patient, pages, 7)
+        server.wait_written(60)
+        admin.clear()
+        assert [impatient.lookup(f"r{number}", pages) for number in range(2)] == [0, 0]
+        assert caplog.text.count("took more than 0.3 s to read pages from another tier") == 1, "the second did not wait"
+        assert impatient.is_ready()
+        admin.clear()
+        assert patient.lookup("r2", pages) == 2
+        with patient.reading("r2", pages) as places:
+            assert {bytes(place) for place in places} == {bytes([7]) * PAGE_BYTES}
+        patient.end("r2")
+        wait_nothing_held(server)
+        for link in (patient, impatient):
+            link.close()
 
 
 def an_impatient_link(server: ServerProcess) -> PageLink:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmcache_sglang import pool_pages
 from lmcache_sglang.pool_pages import PoolPages
 
 LAYERS, PAGES, PAGE, HEADS, DIMENSION = 3, 7, 16, 2, 8
@@ -21,7 +22,11 @@ def slots(*pages: int) -> torch.Tensor:
     return torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in pages])
 
 
-def test_what_is_gathered_comes_back_layer_by_layer_and_nothing_else_changes() -> None:
+@pytest.mark.parametrize("staged", [pool_pages.STAGED_BYTES, 1])
+def test_what_is_gathered_comes_back_layer_by_layer_and_nothing_else_changes(
+    monkeypatch: pytest.MonkeyPatch, staged: int
+) -> None:
+    monkeypatch.setattr(pool_pages, "STAGED_BYTES", staged)
     source, target, untouched = pools(1), pools(2), pools(2)
     objects = [
         torch.zeros(source.layout.layers * 2 * PAGE * HEADS * DIMENSION * 2, dtype=torch.uint8) for _ in range(3)

@@ -29,6 +29,12 @@ def test_what_is_left_out_has_a_default() -> None:
         ({"store": 1}, "store is 1"),
         ({"lookup_timeout_ms": True}, "lookup_timeout_ms is True"),
         ({"url": 5}, "url is 5"),
+        ({"prefetch_timeout_seconds": 0}, "prefetch_timeout_seconds is 0; it must be above 0"),
+        (
+            {"in_process": True},
+            "linker_extra_config has 'in_process', but SGLang has no cache in its own process",
+        ),
+        ({"config_file": "a.yaml"}, "'config_file', but SGLang has no cache"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], said: str) -> None:

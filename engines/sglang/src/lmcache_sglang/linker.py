@@ -20,13 +20,15 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoa
 
 from lmcache_client import ConfigError
 from lmcache_sglang.identity import model_name
-from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, digests
+from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, Registration, digests
 from lmcache_sglang.pool_pages import PoolPages
 from lmcache_sglang.settings import LinkerSettings
 
 logger = logging.getLogger(__name__)
 
 WRITTEN_FOR: Final = "0.5.23"
+MISS_SECONDS: Final = 1.0
+"""How long a request that waits is not looked up again in vain: SGLang asks for it in each step."""
 HELD_SECONDS: Final = 30.0
 """SGLang does not say that a request has ended before its load.  It asks for one that waits in each step that could run it."""
 SWEEP_SECONDS: Final = 5.0
@@ -55,6 +57,7 @@ class _Lookup:
     name: str
     hashes: tuple[str, ...]
     hits: int
+    server: Registration | None
     asked: float
 
 
@@ -101,10 +104,13 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
 
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
         hashes = tuple(_of_kv(transfers).keys)
-        known = self._lookups.get(rid)
+        known, server, now = self._lookups.get(rid), self._link.server, time.monotonic()
         if known is not None and known.hashes == hashes:
-            known.asked = time.monotonic()
-            return list(range(1, known.hits + 1))
+            if not known.hits and now - known.asked < MISS_SECONDS:
+                return []
+            if known.hits and known.server is server:
+                known.asked = now
+                return list(range(1, known.hits + 1))
         self._forget(rid)
         if len(hashes) < self._settings.min_load_pages:
             return []
@@ -113,8 +119,8 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         hits = self._link.lookup(name, digests(hashes))
         if hits < self._settings.min_load_pages:
             self._link.end(name)
-            return []
-        self._lookups[rid] = _Lookup(name, hashes, hits, time.monotonic())
+            hits = 0
+        self._lookups[rid] = _Lookup(name, hashes, hits, server, time.monotonic())
         return list(range(1, hits + 1))
 
     def load(self, rid: str, transfers: list[Any]) -> bool:
@@ -242,7 +248,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
 
     def _forget(self, rid: str) -> None:
         known = self._lookups.pop(rid, None)
-        if known is not None:
+        if known is not None and known.hits:
             self._link.end(known.name)
 
     def _sweep(self) -> None:

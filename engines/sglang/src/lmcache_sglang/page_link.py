@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from lmcache_client import (
     END_SESSION,
     NO_TOKENS,
     PING,
+    WAIT_PREFETCH_STATUS,
     EngineChannel,
     HashedKey,
     Heartbeat,
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 HASHES: Final = "sglang-sha256-pages"
 """The algorithm, as keys name it: a chain of SHA-256 over pages, which begins with salt and extra key."""
+HASTE: Final = 10
+"""After a wait for another tier in vain, none is that long for ten times as long: the engine computes most of the time."""
 
 HASH_BYTES: Final = 32
 PAGE_SIZE_MIN: Final = 16
@@ -79,6 +83,7 @@ class PageLink:
         self._instance_id = uuid.uuid4().int >> 65
         self._now: Registration | None = None
         self._slow: Future[Any] | None = None
+        self._hasty_until = 0.0
         hello = None
         try:
             hello = self._register()
@@ -94,6 +99,11 @@ class PageLink:
         for beat in self._beats:
             beat.start()
 
+    @property
+    def server(self) -> Registration | None:
+        """The one that answers.  Another start of it is another one: it holds nothing of what this one held."""
+        return self._now if self.is_ready() else None
+
     def is_ready(self) -> bool:
         """Is there a server, and does it answer in time?"""
         slow = self._slow
@@ -103,22 +113,45 @@ class PageLink:
 
     def lookup(self, request_id: str, hashes: Sequence[bytes]) -> int:
         """How many leading pages the server has.  They are held for the request until `end`."""
-        now = self._now
-        if now is None or not self.is_ready():
+        now = self.server
+        if now is None:
             return 0
-        seconds = self._settings.lookup_timeout_ms / 1000
-        key = self._key(now, request_id, hashes)
         try:
-            hits = self._channel.submit_lookup(key, wait_seconds=seconds).result(seconds)
+            hits = self._hits(self._key(now, request_id, hashes))
             if hits:
                 return hits
         except (FutureTimeoutError, NoAnswerError):
-            logger.warning("a lookup took more than %d ms: lookups wait for a ping", self._settings.lookup_timeout_ms)
+            logger.warning(
+                "the server was silent for %d ms: lookups find nothing until it answers a ping",
+                self._settings.lookup_timeout_ms,
+            )
             self._slow = self._ping()
         except LMCacheError as error:
             logger.warning("a lookup failed request=%s error=%s", request_id, error)
         self.end(request_id)
         return 0
+
+    def _hits(self, key: HashedKey) -> int:
+        """Raises FutureTimeoutError or NoAnswerError where the server is silent."""
+        silence, begin = self._settings.lookup_timeout_ms / 1000, time.monotonic()
+        patience = self._settings.prefetch_timeout_seconds if begin >= self._hasty_until else 0.0
+        answer = self._channel.submit_lookup(key, wait_seconds=silence / 2)
+        while (hits := answer.result(silence)) is None:
+            waited = time.monotonic() - begin
+            if waited >= patience:
+                if patience:
+                    self._hasty_until = time.monotonic() + HASTE * patience
+                    logger.warning(
+                        "the server took more than %g s to read pages from another tier: they are computed; for the next %g s "
+                        "lookups wait %g s for that",
+                        patience,
+                        HASTE * patience,
+                        silence / 2,
+                    )
+                return 0
+            wait = min(silence / 2, patience - waited)
+            answer = self._channel.submit(WAIT_PREFETCH_STATUS, key.request_id, wait, timeout_seconds=silence)
+        return int(hits)
 
     def end(self, request_id: str) -> None:
         """Release what is held for the request.  Does not wait."""

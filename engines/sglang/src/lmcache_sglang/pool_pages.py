@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import torch
 
 from lmcache_client import LayoutPart
+
+STAGED_BYTES: Final = 16 << 20
+"""Of rows between a device and objects, however long a prompt is."""
 
 
 class PoolPages:
@@ -40,23 +44,38 @@ class PoolPages:
 
     def gather(self, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
         """Copy pages into objects, which are the bytes of one each.  Returns when all is there."""
-        views = [self._view(each) for each in objects]
-        for kv, side in enumerate(self._pools):
-            for layer, pool in enumerate(side):
-                for view, row in zip(views, pool.index_select(0, pages).to("cpu"), strict=True):
-                    view[kv, layer] = row
+        for some, views in self._parts(pages, objects):
+            for kv, side in enumerate(self._pools):
+                for layer, pool in enumerate(side):
+                    for view, row in zip(views, self._rows(pool, some), strict=True):
+                        view[kv, layer] = row
 
     def scatter(self, layer: int, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
         """Copy one layer of objects into pages.  Returns when all is there."""
-        views = [self._view(each) for each in objects]
-        for kv, side in enumerate(self._pools):
-            rows = torch.stack([view[kv, layer] for view in views])
-            side[layer].index_copy_(0, pages, rows.to(self.device))
+        for some, views in self._parts(pages, objects):
+            for kv, side in enumerate(self._pools):
+                if self.device.type == "cpu":
+                    for view, row in zip(views, self._rows(side[layer], some), strict=True):
+                        row.copy_(view[kv, layer])
+                else:
+                    rows = torch.stack([view[kv, layer] for view in views])
+                    side[layer].index_copy_(0, some, rows.to(self.device))
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
-    def _view(self, data: torch.Tensor) -> torch.Tensor:
-        return data.view(self.dtype).view(2, self.layers, self._row)
+    def _parts(
+        self, pages: torch.Tensor, objects: Sequence[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+        step = max(1, STAGED_BYTES // (self._row * self.dtype.itemsize))
+        for first in range(0, len(objects), step):
+            views = [each.view(self.dtype).view(2, self.layers, self._row) for each in objects[first : first + step]]
+            yield pages[first : first + step], views
+
+    def _rows(self, pool: torch.Tensor, pages: torch.Tensor) -> Sequence[torch.Tensor]:
+        """One for each page, on the CPU: those of a pool that is there are the pool's own."""
+        if self.device.type == "cpu":
+            return [pool[page] for page in pages.tolist()]
+        return list(pool.index_select(0, pages).to("cpu"))
 
 
 def page_numbers(indices: torch.Tensor, page_size: int, pages: int) -> torch.Tensor:

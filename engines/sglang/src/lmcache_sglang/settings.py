@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Final, Self
 from lmcache_client import ConfigError
 
 _PLACES: Final = ("url", "host", "port")
+_OF_A_CACHE: Final = ("in_process", "config_file")
+"""What other engines have for a cache in their process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,10 @@ class LinkSettings:
     """What SGLang reads at the same place."""
     url: str = "tcp://127.0.0.1:5555"
     lookup_timeout_ms: int = 500
-    """Longest wait of who asks for a lookup.  After one that ran out, lookups find nothing until the server has answered a
-    ping."""
+    """How long a server may be silent in a lookup.  After one that was silent for longer, lookups find nothing until it has
+    answered a ping."""
+    prefetch_timeout_seconds: float = 2.0
+    """Longest wait for a lookup while the server answers, and reads pages from disk or another tier."""
     timeout_seconds: float = 10.0
     """Of every other request."""
     heartbeat_seconds: float = 5.0
@@ -49,6 +53,11 @@ class LinkSettings:
         said = dict(given or {})
         known = [*_PLACES, *(field.name for field in fields(cls) if field.name != "url"), *cls.of_engine]
         for name in said:
+            if name in _OF_A_CACHE:
+                raise ConfigError(
+                    f"{cls.place} has '{name}', but SGLang has no cache in its own process: run `lmcache server` on this "
+                    "machine, and give its url"
+                )
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
