@@ -47,9 +47,10 @@ def open_engine(model: str, options: dict[str, Any]) -> Engine:
         skip_tokenizer_init=True,
         disable_cuda_graph=True,
         disable_overlap_schedule=True,
+        sleep_on_idle=True,
         random_seed=1,
         log_level="info",
-        mem_fraction_static=0.1,
+        mem_fraction_static=0.9,  # of the machine's: what others take during the start counts as the engine's
         **options,
     )
 

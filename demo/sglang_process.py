@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.answer import Answer
-from demo.child_process import ChildProcess
-from demo.engine_process import MODEL, PROBE_SECONDS, EngineProcess
+from demo.child_process import ChildError, ChildProcess
+from demo.engine_process import MODEL, PROBE_SECONDS, EngineProcess, RequestError, answer_of
 from demo.environment import quiet_environment
 from demo.preloaded import Preloaded
+from demo.shared_memory import unmapped_files
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SGLANG_PYTHON: Final = ROOT / ".venv-sglang" / "bin" / "python"
@@ -65,8 +66,8 @@ class SglangProcess(EngineProcess):
     """One SGLang engine, used as an `EngineProcess` is.
 
     `port` is the cache server's engine port; None makes an engine without a cache.  `linker`: with ours in place of the client
-    that SGLang has.  `client` are more of the settings of either, `options` more of the engine's arguments.  Not thread-safe:
-    one question at a time.
+    that SGLang has, or with the `NodeLinker` of another module.  `client` are more of the settings of either, `options` more of
+    the engine's arguments.  `driver` is the module that drives the engine.  Not thread-safe: one question at a time.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class SglangProcess(EngineProcess):
         model: Path = MODEL,
         page_size: int = 64,
         tensor_parallel: int = 1,
-        linker: bool = False,
+        linker: bool | str = False,
         client: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        driver: str = "demo.sglang_engine",
     ) -> None:
         chosen: dict[str, Any] = {
             "page_size": page_size,
@@ -94,7 +96,7 @@ class SglangProcess(EngineProcess):
                 "unified_cache_external_linker_backend": "dynamic",
                 "unified_cache_external_linker_config": {
                     "linker": "NodeLinker",
-                    "linker_module_path": "lmcache_sglang",
+                    "linker_module_path": linker if isinstance(linker, str) else "lmcache_sglang",
                     "linker_extra_config": {"port": port, **(client or {})},
                 },
             }
@@ -106,7 +108,7 @@ class SglangProcess(EngineProcess):
         command = [
             str(SGLANG_PYTHON),
             "-m",
-            "demo.sglang_engine",
+            driver,
             str(model),
             "--options",
             json.dumps({**chosen, **(options or {})}),
@@ -119,7 +121,15 @@ class SglangProcess(EngineProcess):
         self._shared = set()
 
     def start(self, timeout_seconds: float = SECONDS) -> None:
-        super().start(timeout_seconds)
+        before = unmapped_files()
+        try:
+            super().start(timeout_seconds)
+        except ChildError:
+            self.kill()
+            for path in unmapped_files() - before:
+                if path.name.startswith("sglang_"):  # an engine that ends by itself leaves it
+                    path.unlink(missing_ok=True)
+            raise
 
     def ask_for(
         self,
@@ -136,6 +146,16 @@ class SglangProcess(EngineProcess):
         command |= {name: value for name, value in said.items() if value is not None}
         (answer,) = self._answers(command, time.monotonic() + SECONDS)
         return answer
+
+    def outcomes(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int = 8, abort_after: float | None = None
+    ) -> list[Answer | RequestError]:
+        """All prompts at once, and what became of each."""
+        command: dict[str, Any] = {"prompts": [list(each) for each in prompts], "max_tokens": max_tokens}
+        self._send(command if abort_after is None else {**command, "abort_after": abort_after})
+        deadline = time.monotonic() + SECONDS
+        lines = [self._next_line(deadline) for _ in prompts]
+        return [RequestError(line["error"]) if "error" in line else answer_of(line) for line in lines]
 
     def flush(self) -> None:
         """Empty the engine's own cache: all that a prompt hits from now on is the server's.  An engine that has work left

@@ -6,13 +6,15 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from demo.answer import TOLERANCE, Answer
 from demo.child_process import ChildError
-from demo.engine_process import RequestError
 from demo.sglang_process import SglangProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
@@ -26,6 +28,12 @@ PAGES: Final = len(prompt(0)) // PAGE_TOKENS
 PATIENT: Final = {"heartbeat_seconds": 2, "lookup_timeout_ms": 5_000}
 """Other tests may have the processor, and a lookup that waits for a disk is abandoned after half a second otherwise."""
 REGISTERED_SECONDS: Final = 60.0
+LOADING_SECONDS: Final = 120.0
+SEGMENTS: Final = "/dev/shm/lmcache-l1-"
+QUIET_EACH: Final = 250
+"""Requests, after which nothing may stay held: so no hold is older than that takes."""
+TIGHT: Final = ("--l1-size-gb", "0.009")
+"""L1 has room for four of the random prompts or so."""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +56,16 @@ def wait_registered(site: SglangSite, workers: int = 1) -> None:
     while len(known := site.server.status()["workers"]) < workers:
         assert time.monotonic() < deadline, f"after {REGISTERED_SECONDS:.0f} s there are {known}"
         time.sleep(0.2)
+
+
+def mapped_segments() -> dict[int, set[str]]:
+    """Names of servers' memory that processes have mapped, by process."""
+    found = {}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # it has ended meanwhile
+            if names := {line.rpartition("/")[2] for line in maps.read_text().splitlines() if SEGMENTS in line}:
+                found[int(maps.parent.name)] = names
+    return found
 
 
 class TestLinker(SglangCases):
@@ -81,28 +99,50 @@ def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSit
     site.wait_nothing_held()
 
 
-def test_random_prefixes_evictions_and_aborts(site: SglangSite, truth: Reference) -> None:
+def ask_at_random(site: SglangSite, truth: Reference, requests: int, distinct: int) -> None:
+    """Prompts that begin alike, one to four at once, some of them aborted; the engine's own cache is emptied now and then.
+    Whatever is answered is right, and nothing stays held."""
     chance = random.Random(7)
     stems = [prompt(110 + number, 600) for number in range(3)]
     prompts = [
-        stem[: chance.randrange(130, 600)] + prompt(120 + number % 4, 70) for number in range(24) for stem in stems
+        chance.choice(stems)[: chance.randrange(130, 600)] + prompt(120 + number % 4, 70) for number in range(distinct)
     ]
-    chance.shuffle(prompts)
-    right = []
-    for each in prompts:
-        try:
-            right.append((each, site.engine.ask_for(each, max_tokens=2, abort_after=chance.choice([None, None, 0.05]))))
-        except RequestError:
-            pass
+    right = truth.answers(prompts)
+    asked = answered = hits = 0
+    while asked < requests:
+        chosen = [chance.randrange(distinct) for _ in range(chance.choice((1, 1, 2, 4)))]
+        abort_after = chance.choice((None, None, 0.05))
+        outcomes = site.engine.outcomes([prompts[each] for each in chosen], max_tokens=2, abort_after=abort_after)
+        for each, outcome in zip(chosen, outcomes, strict=True):
+            if isinstance(outcome, Answer):
+                answered, hits = answered + 1, hits + (outcome.cached_tokens > 0)
+                assert outcome.output == right[each].output[:2]
+                assert outcome.drift(right[each]) <= TOLERANCE
+            else:
+                assert abort_after is not None, outcome
         if chance.random() < 0.3:
             site.engine.flush()
-    assert len(right) > len(prompts) // 2
-    assert sum(answer.cached_tokens > 0 for _, answer in right) > len(right) // 3
-    for tokens, answer in right[:12]:
-        (alone,) = truth.answers([tokens])
-        assert answer.output == alone.output[:2]
-        assert answer.drift(alone) <= 0.002
+        if asked // QUIET_EACH < (asked := asked + len(chosen)) // QUIET_EACH:
+            site.wait_nothing_held(HELD_SECONDS)
+    assert answered > requests // 2
+    assert hits > answered // 3
     site.wait_nothing_held(HELD_SECONDS)
+
+
+def test_random_prefixes_evictions_and_aborts(site: SglangSite, truth: Reference) -> None:
+    ask_at_random(site, truth, 72, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("requests", [1_000])
+def test_many_requests_while_l1_is_full(tmp_path: Path, truth: Reference, requests: int) -> None:
+    site = SglangSite(tmp_path, TIGHT, unit_tokens=PAGE_TOKENS, linker=True, client=PATIENT)
+    try:
+        ask_at_random(site, truth, requests, 48)
+        assert site.server.status()["l1"]["evicted"] > requests
+    finally:
+        site.close()
 
 
 def test_two_engines_share_and_a_crash_leaves_the_disk(site: SglangSite, truth: Reference) -> None:
@@ -134,6 +174,30 @@ def test_a_frozen_server_delays_a_request_by_one_lookup(site: SglangSite, truth:
     assert seconds < 45, "a lookup of 5 s, and two answers on a busy machine"
     assert_right(computed, truth.answers([tokens, tokens]))
     site.wait_nothing_held(HELD_SECONDS)
+
+
+def test_a_server_that_is_killed_within_a_load_aborts_that_request_alone(site: SglangSite, truth: Reference) -> None:
+    tokens, other = prompt(134), prompt(135, 500)
+    site.stored(tokens)
+    slow = site.another("slow", client={**PATIENT, "timeout_seconds": 2}, linker="tests.engine.sglang_slow_linker")
+    with slow as engine, ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(engine.outcomes, [tokens, other])
+        deadline = time.monotonic() + LOADING_SECONDS
+        while not site.held()["reads_prepared"]:
+            assert time.monotonic() < deadline
+        site.server.kill()
+        aborted, computed = asked.result()
+        assert "abort" in str(aborted).lower()
+        assert isinstance(computed, Answer)
+        assert "a load failed" in engine.log
+
+        site.server.start()
+        wait_registered(site, 2)
+        engine.flush()
+        again = engine.ask([tokens])
+    assert_cached(again, PAGE_TOKENS)
+    assert_right([computed, *again], truth.answers([other, tokens]))
+    site.wait_nothing_held()
 
 
 def test_a_server_that_comes_later_is_found(site: SglangSite, truth: Reference) -> None:
@@ -176,13 +240,16 @@ def test_what_cannot_be_meant_is_refused_at_the_start(
 @pytest.mark.alone
 @pytest.mark.slow
 def test_tensor_parallel(site: SglangSite) -> None:
-    """Each rank has pages of its own, and a hit needs both."""
-    tokens = prompt(133)
+    """Each rank has pages of its own, and a hit needs both.  L1 is memory that all ranks share."""
+    tokens, before = prompt(133), mapped_segments()
+    segment = site.server.status()["l1"]["segment"].removeprefix("/")
     with site.another("two-ranks", tensor_parallel=2, linker=True, client=PATIENT) as engine:
         cold = engine.ask([tokens])
         site.server.wait_written(60)
         engine.flush()
         back = engine.ask([tokens])
+        ranks = [names for pid, names in mapped_segments().items() if segment in names and pid not in before]
+    assert ranks == [{segment}] * 2
     assert_computed(cold)
     assert_cached(back, PAGE_TOKENS)
     assert_right(back, cold)

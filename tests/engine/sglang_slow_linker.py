@@ -1,0 +1,22 @@
+"""Our linker with loads that take seconds: a test can do something within one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import lmcache_sglang
+
+LAYER_SECONDS: Final = 1.0
+
+
+class NodeLinker(lmcache_sglang.NodeLinker):  # type: ignore[misc]
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        scatter = self._copies.scatter
+
+        def slowly(*given: Any) -> None:
+            time.sleep(LAYER_SECONDS)
+            scatter(*given)
+
+        self._copies.__dict__["scatter"] = slowly
