@@ -5,6 +5,8 @@ Keys and values are those of its guides; what they need beside this machine (Red
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from demo.server_process import ServerProcess
+from lmcache_client.errors import ConfigError
 from lmcache_core import open_local
 from lmcache_engine import LMCacheEngineConfig
 from lmcache_engine.config import read_file
@@ -126,6 +129,96 @@ EXAMPLES = {
         "chunk_sise: 256\nmax_local_cpu_size: 0.02\n", IMPOSSIBLE, {"chunk_sise": "impossible"}, {"l1_size_gb": 0.04}
     ),
 }
+
+
+def linker_of(arguments: Sequence[str]) -> Any:
+    """What lmcache-sglang is given."""
+    about = json.loads(arguments[-1])
+    assert arguments[-2] == "--unified-cache-external-linker-config"
+    assert (about["linker"], about["linker_module_path"]) == ("NodeLinker", "lmcache_sglang")
+    return about["linker_extra_config"]
+
+
+@pytest.mark.parametrize("engine", [[], ["--engine", "sglang"]])
+def test_the_file_of_sglang_gives_its_arguments_and_those_of_our_linker(
+    engine: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sglang.yaml"
+    file.write_text(
+        "mp_host: tcp://10.0.0.7\nmp_port: 6001\nchunk_size: 128\nmax_local_cpu_size: 0.02\n"
+        "extra_config: {lmcache.mp.heartbeat_interval: 4, lmcache.mp.mq_timeout: 60, server: {port: 7000}}\n"
+    )
+    assert migrated([str(file), *engine, "--format", "json"], {}) == OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["stock_engine_arguments"] == ["--enable-lmcache", "--lmcache-config-file", str(file)]
+    assert linker_of(found["engine_arguments"]) == {"url": "tcp://10.0.0.7:6001", "heartbeat_seconds": 4}
+    settings = {"host": "10.0.0.7", "port": 6001, "chunk_size": 128, "l1_size_gb": 0.02}
+    assert {name: found["settings"][name] for name in settings} == settings
+    outcomes = {row["key"]: row["outcome"] for row in found["keys"]}
+    assert outcomes == {
+        "mp_host": "mapped",
+        "mp_port": "mapped",
+        "chunk_size": "mapped",
+        "max_local_cpu_size": "mapped",
+        "extra_config": "used",
+        "lmcache.mp.heartbeat_interval": "mapped",
+        "lmcache.mp.mq_timeout": "no effect",
+    }
+
+
+def test_keys_of_sglangs_former_cache_give_a_server_and_what_its_client_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text("chunk_size: 512\nlocal_cpu: true\nmax_local_cpu_size: 10\nuse_layerwise: true\nmp_host:\n")
+    assert migrated([str(file), "--engine", "sglang"], {}) == OK
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text)["chunk_size"] == 512
+    assert "#   --enable-lmcache --lmcache-config-file lmcache.yaml\n" in text
+    assert 'lmcache.yaml has {"mp_host": "127.0.0.1", "mp_port": 5555}' in text
+    (line,) = [each for each in text.splitlines() if "NodeLinker" in each]
+    assert linker_of(shlex.split(line.removeprefix("#"))) == {"url": "tcp://127.0.0.1:5555"}
+    assert "--kv-transfer-config" not in text
+
+
+def test_a_server_starts_where_the_file_of_sglang_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = ServerProcess(["--config", str(tmp_path / "server.yaml")], tmp_path / "log")
+    (tmp_path / "sglang.yaml").write_text(f"mp_host: 127.0.0.1\nmp_port: {server.port}\nmax_local_cpu_size: 0.02\n")
+    assert migrated([str(tmp_path / "sglang.yaml")], {}) == OK
+    (tmp_path / "server.yaml").write_text(capsys.readouterr().out)
+    with server:
+        assert server.status()["healthy"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("mp_host: ipc:///run/socket", "'mp_host': expected a host of TCP"),
+        ("mp_host: tcp://me:hidden@host", "'mp_host': expected a host of TCP"),
+        ("mp_host: me:hidden@host", "'mp_host': expected a host of TCP"),
+        ("mp_host: [hidden]", "'mp_host': expected a host of TCP"),
+        ("mp_host: h\nmp_port: 70000", "'mp_port' is 70000: expected a port, 1 to 65535"),
+        ("mp_host: h\nmp_port: many", "'mp_port' is 'many': expected a whole number"),
+    ],
+)
+def test_a_server_that_cannot_be_meant_is_impossible(
+    given: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sglang.yaml"
+    file.write_text(given)
+    assert migrated([str(file)], {}) == IMPOSSIBLE
+    text = capsys.readouterr().out
+    assert said in text
+    assert "hidden" not in text
+
+
+def test_sglang_has_its_cache_in_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="--to in-process is for vLLM"):
+        migrated(["--engine", "sglang", "--to", "in-process"], {})
+    file = tmp_path / "sglang.yaml"
+    file.write_text("mp_host: h\n")
+    assert migrated([str(file), "--to", "in-process"], {}) == IMPOSSIBLE
+    assert "lmcache migrate-config" in capsys.readouterr().out
 
 
 def written(example: Example, folder: Path) -> Path:

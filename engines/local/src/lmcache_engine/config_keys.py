@@ -37,6 +37,9 @@ _BLEND: Final = (
 )
 _CONTROLLER: Final = "the fleet's coordinator replaces the controller: run `lmcache server` with lmcache-fleet-member"
 _PD_TUNING: Final = "there is no hand-off to tune"
+_SERVER: Final = (
+    "for a client of a server: `lmcache migrate-config` gives SGLang's arguments; lmcache-vllm has `lmcache.url`"
+)
 _API: Final = "there is no HTTP API in an engine's process: `LMCacheEngine.status` has the figures"
 _STATISTICS: Final = "counted always: `LMCacheEngine.status`"
 _LAZY: Final = "memory grows ahead of need, by as much as is needed"
@@ -120,8 +123,8 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     "enable_p2p": ConfigKey("bool", False, Fate.REFUSED, _PEERS),
     "p2p_host": ConfigKey("str", None, Fate.NO_EFFECT, _PEERS),
     **_each("p2p_init_ports p2p_lookup_ports", "ints", None, Fate.NO_EFFECT, _PEERS),
-    "mp_host": ConfigKey("str", None, Fate.REFUSED, "use the connector of lmcache-vllm: `lmcache.url`"),
-    "mp_port": ConfigKey("int", 5555, Fate.NO_EFFECT, "use the connector of lmcache-vllm: `lmcache.url`"),
+    "mp_host": ConfigKey("str", None, Fate.REFUSED, _SERVER),
+    "mp_port": ConfigKey("int", 5555, Fate.NO_EFFECT, _SERVER),
     "enable_controller": ConfigKey("bool", False, Fate.REFUSED, _CONTROLLER),
     **_each("controller_pull_url controller_reply_url", "str", None, Fate.NO_EFFECT, _CONTROLLER),
     **_each("lmcache_worker_ports lmcache_worker_ids", "ints", None, Fate.NO_EFFECT, _CONTROLLER),

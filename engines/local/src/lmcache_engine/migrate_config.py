@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from lmcache_engine.config import FILE_VARIABLE, LMCacheEngineConfig, read_file,
 from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
 
 OK, IMPOSSIBLE, UNREADABLE = range(3)
+CLIENT_FILE: Final = "lmcache.yaml"
 _IN_URL: Final = re.compile(r"(?<=://)[^\s'\"]*@")
 """Up to the last `@`: passwords may have one, and slashes."""
 _NAMES: Final = "passw|secret|token|credential|access_key|api_key"
@@ -42,24 +44,30 @@ class Migration(NamedTuple):
     settings: dict[str, Any]
     """Of `lmcache server`, or of `open_local`; without what is impossible."""
     engine_arguments: tuple[str, ...]
-    """Of vLLM."""
+    """Of vLLM, or of SGLang with lmcache-sglang."""
     lines: list[Line]
+    stock_arguments: tuple[str, ...] = ()
+    """Of SGLang with its own client of the server."""
 
     @property
     def is_possible(self) -> bool:
         return all(line.outcome != "impossible" for line in self.lines)
 
 
-def migrate(given: Mapping[str, Any], to: str = "server", workers: int = 1) -> Migration:
+def migrate(
+    given: Mapping[str, Any],
+    to: str = "server",
+    workers: int = 1,
+    engine: str = "vllm",
+    client_file: str = CLIENT_FILE,
+) -> Migration:
     """`given`: keys and values of the public package.  `to`: `server` or `in-process`.  `workers`: how many of an engine's were
-    there on the machine; each had the memory that the configuration says, and all of them share one here."""
-    kept: dict[str, Any] = {}
-    lines = []
-    for name, value in given.items():
-        line = _line(name, value)
-        lines.append(line)
-        if line.outcome != "impossible":
-            kept[name] = value
+    there on the machine; each had the memory that the configuration says, and all of them share one here.  `client_file`: what
+    SGLang's own client reads."""
+    of_server = _SERVER if engine == "sglang" else ()
+    lines = [(_server_line if name in of_server else _line)(name, value) for name, value in given.items()]
+    possible = {line.key for line in lines if line.outcome != "impossible"}
+    kept = {name: value for name, value in given.items() if name in possible and name not in of_server}
     try:
         settings = LMCacheEngineConfig(kept).server
     except ConfigError as error:
@@ -70,7 +78,69 @@ def migrate(given: Mapping[str, Any], to: str = "server", workers: int = 1) -> M
         del settings[
             "plugins"
         ]  # a server uses all that are installed: with names, it would be without HTTP API and metrics
-    return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(_CONNECTOR | _MORE[to])), lines)
+    if engine == "vllm":
+        return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(_CONNECTOR | _MORE[to])), lines)
+    places = {name: given[name] for name in _SERVER if name in possible and given[name] is not None}
+    at = {name.removeprefix("mp_"): _SERVER[name](value) for name, value in places.items()}
+    host, port = ({**_DEFAULTS, **settings, **at}[name] for name in _DEFAULTS)
+    client, more = _client_lines(kept)
+    linker = {"url": f"tcp://{host}:{port}", **client}
+    about = {"linker": "NodeLinker", "linker_module_path": "lmcache_sglang", "linker_extra_config": linker}
+    return Migration(_shown(settings | at), (*_LINKER, masked(json.dumps(about))), lines + more, (*_STOCK, client_file))
+
+
+_LINKER: Final = (
+    "--page-size",
+    "64",
+    "--enable-unified-cache-external-linker",
+    "--unified-cache-external-linker-backend",
+    "dynamic",
+    "--unified-cache-external-linker-config",
+)
+_STOCK: Final = ("--enable-lmcache", "--lmcache-config-file")
+_CLIENT: Final = "lmcache.mp."
+_HEARTBEAT: Final = "lmcache.mp.heartbeat_interval"
+
+
+def _host(given: Any) -> str:
+    """Raises ConfigError for what is not a host of TCP."""
+    host = str(given).removeprefix("tcp://").rstrip(":")
+    if not re.fullmatch(r"[\w.-]+|\[[\da-fA-F:.]+\]", host):
+        raise ConfigError("'mp_host': expected a host of TCP, such as 127.0.0.1")  # not shown: it may have a password
+    return host
+
+
+def _port(given: Any) -> int:
+    """Raises ConfigError."""
+    port = int(LMCacheEngineConfig({"mp_port": given}).mp_port)
+    if not 0 < port < 2**16:
+        raise ConfigError(f"'mp_port' is {port}: expected a port, 1 to 65535")
+    return port
+
+
+_SERVER: Final[Mapping[str, Callable[[Any], Any]]] = {"mp_host": _host, "mp_port": _port}
+"""Where SGLang's own client finds the server."""
+_DEFAULTS: Final = {"host": "127.0.0.1", "port": 5555}
+
+
+def _server_line(name: str, value: Any) -> Line:
+    try:
+        _SERVER[name](value)
+    except ConfigError as error:
+        return Line(name, "impossible", masked(str(error)))
+    return Line(name, "mapped", f"`{name.removeprefix('mp_')}` of the server, and `url` of lmcache-sglang")
+
+
+def _client_lines(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[Line]]:
+    """What `extra_config` says to SGLang's own client, as settings of lmcache-sglang."""
+    settings, lines = {}, []
+    for name, value in (LMCacheEngineConfig({"extra_config": kept.get("extra_config")}).extra_config or {}).items():
+        if name == _HEARTBEAT and isinstance(value, int | float) and value > 0 and value is not True:
+            settings["heartbeat_seconds"] = value
+            lines.append(Line(name, "mapped", "`heartbeat_seconds` of lmcache-sglang"))
+        elif name.startswith(_CLIENT):
+            lines.append(Line(name, "no effect", "for --enable-lmcache alone, which reads it from the old file"))
+    return settings, lines
 
 
 _CONNECTOR: Final = {"kv_connector": "LMCacheNodeConnector", "kv_role": "kv_both"}
@@ -130,6 +200,11 @@ def parser() -> CommandParser:
         help="a server of the node, or the engine's own process (default: %(default)s)",
     )
     made.add_argument(
+        "--engine",
+        choices=("vllm", "sglang"),
+        help="whose arguments are printed (default: sglang where mp_host is given, else vllm)",
+    )
+    made.add_argument(
         "--workers", metavar="N", type=int, default=1, help="workers of an engine on the machine (default: %(default)s)"
     )
     made.add_argument(
@@ -148,13 +223,17 @@ def migrated(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     asked = parser().parse_all(arguments)
     if asked.workers < 1:
         raise ConfigError(f"--workers must be 1 or more, not {asked.workers}")
+    if (asked.engine, asked.to) == ("sglang", "in-process"):
+        raise ConfigError("--to in-process is for vLLM: SGLang has its cache in a server; leave it out")
     path = asked.file or environment.get(FILE_VARIABLE)
     try:
         given = {**(read_file(Path(path)) if path else {}), **variables(environment)}
     except ConfigError as error:
         print(f"migrate-config: {masked(str(error))}", file=sys.stderr)
         return UNREADABLE
-    found = migrate(given, asked.to, asked.workers)
+    has_server = given.get("mp_host") is not None and asked.to == "server"
+    engine = asked.engine or ("sglang" if has_server else "vllm")
+    found = migrate(given, asked.to, asked.workers, engine, str(path) if path and has_server else CLIENT_FILE)
     print(_written(found, asked.format))
     return OK if found.is_possible else IMPOSSIBLE
 
@@ -164,6 +243,7 @@ def _written(found: Migration, form: str) -> str:
     whole = {
         "settings": found.settings,
         "engine_arguments": list(found.engine_arguments),
+        "stock_engine_arguments": list(found.stock_arguments),
         "keys": [line._asdict() for line in found.lines],
     }
     if form == "json":
@@ -171,12 +251,22 @@ def _written(found: Migration, form: str) -> str:
     if form == "yaml":
         return str(yaml.safe_dump(whole, sort_keys=False)).rstrip()
     parts = ["# settings", str(yaml.safe_dump(found.settings, sort_keys=False)).rstrip()]
-    if found.engine_arguments:
-        parts += ["# arguments of vLLM", f"#   {found.engine_arguments[0]} '{found.engine_arguments[1]}'"]
+    if found.stock_arguments:
+        parts += ["# arguments of SGLang with lmcache-sglang", f"#   {shlex.join(found.engine_arguments)}"]
+        parts += [f"# or with its own client, {_client_file(found)}", f"#   {shlex.join(found.stock_arguments)}"]
+    else:
+        parts += ["# arguments of vLLM", f"#   {shlex.join(found.engine_arguments)}"]
     width = max((len(line.key) for line in found.lines), default=0)
     return "\n".join(
         (*parts, "# keys", *(f"#   {line.key:{width}}  {line.outcome:10}  {line.text}" for line in found.lines))
     )
+
+
+def _client_file(found: Migration) -> str:
+    """What is in the file that SGLang's own client reads."""
+    file = found.stock_arguments[-1]
+    at = {f"mp_{name}": found.settings.get(name, value) for name, value in _DEFAULTS.items()}
+    return "which reads the old file" if file != CLIENT_FILE else f"where {file} has {json.dumps(at)}"
 
 
 COMMAND: Final = Command(run, lambda: [parser()])
