@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import urllib.request
 from collections.abc import Iterator
 from itertools import count as count_from
@@ -106,11 +104,11 @@ def test_what_is_damaged(fleet: Fleet) -> None:
 def test_what_is_not_answered(fleet: Fleet) -> None:
     one, two = fleet.servers
     tokens = stored(fleet, 4)
-    os.kill(one.process.pid, signal.SIGSTOP)
+    one.process.pause()
     try:
         assert look_up(two, tokens) == 0
     finally:
-        os.kill(one.process.pid, signal.SIGCONT)
+        one.process.resume()
     assert (count(two, "unanswered"), count(two, "failed")) == (CHUNKS, 1)
     until(lambda: look_up(two, tokens) == CHUNKS)
 
@@ -119,11 +117,11 @@ def test_what_is_refused(fleet: Fleet) -> None:
     """A reader that was dropped and has registered again is not known to the owner as a peer any more."""
     one, two = fleet.servers
     tokens, refused = stored(fleet, 5), count(two, "refused")
-    os.kill(two.process.pid, signal.SIGSTOP)
+    two.process.pause()
     try:
         until(lambda: one.status()["members"] == 1)
     finally:
-        os.kill(two.process.pid, signal.SIGCONT)
+        two.process.resume()
     until(lambda: one.status()["members"] == 2)
     assert look_up(two, tokens) == 0
     assert count(two, "refused") == refused + CHUNKS
@@ -179,9 +177,9 @@ def test_the_command_shows_them(fleet: Fleet, capsys: pytest.CaptureFixture[str]
     assert (head.split()[:4], row.split()[:4]) == (["SERVER", "PEER", "CHANNEL", "OPEN"], ["s1", "s0", "shm", "yes"])
     assert len(head.split()) == 13
     assert line == "s0 has asked no peer yet"
-    os.kill(one.process.pid, signal.SIGSTOP)
+    one.process.pause()
     try:
         assert main(asked) == 0
         assert re.search(r"^s0: http://127\.0\.0\.1:\d+ does not answer: ", capsys.readouterr().out, re.MULTILINE)
     finally:
-        os.kill(one.process.pid, signal.SIGCONT)
+        one.process.resume()

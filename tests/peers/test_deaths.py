@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,13 +59,13 @@ def test_a_stopped_owner_is_a_miss_and_used_again_when_it_goes_on(fleet: Fleet) 
     one, two = fleet.servers
     tokens = stored(fleet, one, 10)
     reads_and_keeps_nothing(two, tokens, 4)
-    os.kill(one.process.pid, signal.SIGSTOP)
+    one.process.pause()
     try:
         # A lookup of which the directory said nothing in time, on a busy machine, asks no peer.
         until(lambda: hits(two, prompt(10, 4), 4) == 0 and two.status()["reader"]["peers"]["s0"]["late"] >= 1)
         assert two.process.logs("a peer is not asked for 2 s peer=s0")
     finally:
-        os.kill(one.process.pid, signal.SIGCONT)
+        one.process.resume()
     until(lambda: hits(two, tokens, 4) == 4)
     until(lambda: balanced(one) and balanced(two))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -220,12 +218,12 @@ def test_prefills_server_is_stopped_half_way(fleet: Fleet, site: ExitStack) -> N
     decode.follow()
     prefill.store(0)
     until(lambda: decode.wait(0) == (OPEN, 1))
-    os.kill(fleet.servers[0].process.pid, signal.SIGSTOP)
+    fleet.servers[0].process.pause()
     try:
         assert decode.wait(1) == (CANCELLED, 1), "it is not waited for"
         assert decode.found() <= 1
     finally:
-        os.kill(fleet.servers[0].process.pid, signal.SIGCONT)
+        fleet.servers[0].process.resume()
     until(lambda: held(decode.server)[0] == 0)
     until(lambda: decode.reader("peers")["s0"]["open"])  # it is asked again after a while
 

@@ -478,10 +478,8 @@ def test_a_lookup_is_answered_in_its_time_while_the_index_is_in_use(module: Blen
     engine.store(FIRST)
     assert look_up(engine, [1, *FIRST]).segments
     with module.feed._lock:
-        started = time.monotonic()
-        assert look_up(engine, FIRST + SECOND, "r2", seconds=0.4).prefix_tokens == 3 * SIZE
+        assert look_up(engine, FIRST + SECOND, "r2", seconds=2.0).prefix_tokens == 3 * SIZE, "after its time nothing is"
         assert look_up(engine, [1, *FIRST], "r3", seconds=0.0).segments == ()
-        assert time.monotonic() - started < 0.4
     until = time.monotonic() + SECONDS
     while module.counts()["unmatched"] < 2 and time.monotonic() < until:
         time.sleep(0.01)  # the second one was answered before it asked the index
@@ -493,16 +491,17 @@ def test_a_match_that_takes_longer_is_not_waited_for(
     server: Server, module: BlendModule, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.store(FIRST)
-    match = module.feed.match
+    match, answered = module.feed.match, threading.Event()
 
     def slow(*arguments: Any) -> Any:
-        time.sleep(1.0)
+        answered.wait()
         return match(*arguments)
 
     monkeypatch.setattr(module.feed, "match", slow)
-    started = time.monotonic()
-    assert look_up(engine, [1, *FIRST], seconds=0.2) == BlendAnswer()
-    assert time.monotonic() - started < 0.8
+    try:
+        assert look_up(engine, [1, *FIRST], seconds=0.2) == BlendAnswer()
+    finally:
+        answered.set()
     until = time.monotonic() + SECONDS
     while module.counts().get("late") != 1 and time.monotonic() < until:
         time.sleep(0.01)

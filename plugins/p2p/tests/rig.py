@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -195,6 +196,13 @@ class FakeDirectory(Directory):
         return [(found.instance, found.asked, found.stale) for found in self._found]
 
 
+def wait(good: Callable[[], Any]) -> None:
+    until = time.monotonic() + 10
+    while not good():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def assert_equations(name: str, counts: Mapping[str, float]) -> None:
     """Those of docs/operate/counts.md, of what a reader counts of one peer."""
     outcomes = [counts[each] for each in ("leased", "stale", "refused", "unanswered")]
@@ -230,6 +238,7 @@ class ReaderRig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        wait(self._has_counted)
         for name, counts in self.reader.counts_by_peer().items():
             assert_equations(name, counts)
         total = self.reader.counts
@@ -240,6 +249,13 @@ class ReaderRig:
         for channel in self.channels.values():
             channel.close(1.0)
         self.memory.close()
+
+    def _has_counted(self) -> bool:
+        """A lookup that ends in time-out is answered, and said in the log, before it is counted."""
+        return all(
+            each["asked"] == each["leased"] + each["stale"] + each["refused"] + each["unanswered"]
+            for each in self.reader.counts_by_peer().values()
+        )
 
     def lookup(self, *numbers: int) -> list[Outcome]:
         keys = [key_of(number) for number in numbers]

@@ -18,8 +18,7 @@ from lmcache_fleet.http_connection import Answer, UnreachableError
 from lmcache_fleet.messages import HASH_BYTES, KeyOwner, LookupReply, decode_lookup, encode
 from lmcache_p2p import coordinators
 from lmcache_p2p.coordinators import DIRECTORY_SHARE, Directory
-from plugins.p2p.tests.rig import ReaderRig, ScriptedOwner
-from plugins.p2p.tests.test_misbehaving_owners import wait
+from plugins.p2p.tests.rig import ReaderRig, ScriptedOwner, wait
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 TIMEOUT = 2.0

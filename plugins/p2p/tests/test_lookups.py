@@ -11,8 +11,7 @@ import pytest
 
 from lmcache_core import Outcome
 from lmcache_p2p import lessee as lessee_module
-from plugins.p2p.tests.rig import ReaderRig, ScriptedOwner, key_of
-from plugins.p2p.tests.test_misbehaving_owners import wait
+from plugins.p2p.tests.rig import ReaderRig, ScriptedOwner, key_of, wait
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 TIMEOUT = 1.0

@@ -15,7 +15,7 @@ from lmcache_p2p import peer as peer_module
 from lmcache_p2p.coordinators import Member
 from lmcache_p2p.identity import KeyPair, PeerUrl
 from lmcache_p2p.messages import NO_TASK, PeerAddress
-from plugins.p2p.tests.rig import SILENT, ReaderRig, ScriptedOwner, Twice, key_of
+from plugins.p2p.tests.rig import SILENT, ReaderRig, ScriptedOwner, Twice, key_of, wait
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 Logged = Callable[[str], bool]
@@ -37,13 +37,6 @@ def rig(owner: ScriptedOwner) -> Iterator[ReaderRig]:
 def logged(caplog: pytest.LogCaptureFixture) -> Logged:
     caplog.set_level("INFO")
     return lambda text: text in caplog.text
-
-
-def wait(good: Callable[[], Any]) -> None:
-    until = time.monotonic() + 10
-    while not good():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_one_that_does_everything_right(owner: ScriptedOwner, rig: ReaderRig) -> None:
