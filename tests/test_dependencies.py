@@ -69,10 +69,11 @@ def imported(nodes: Iterable[ast.AST], optional: bool = False) -> Iterator[Impor
             yield from imported(ast.iter_child_nodes(node), optional)
 
 
-def imports_of(folder: Path) -> set[Imported]:
+@cache
+def imports_of(folder: Path) -> frozenset[Imported]:
     own = {file.parent.name for file in folder.glob("src/*/__init__.py")}
     trees = (ast.parse(file.read_bytes()) for file in folder.glob("src/*/**/*.py"))
-    return {each for each in imported(trees) if each.package not in own}
+    return frozenset(each for each in imported(trees) if each.package not in own)
 
 
 @cache

@@ -45,6 +45,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     train = ("-m", "benchmarks.blend_quality.train", "--folder", str(tmp_path), "--seconds")
     assert "goes on" not in run(*train, "0.1")
@@ -52,6 +53,7 @@ def test_training_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert {"config.json", "generation_config.json", "model.safetensors"} < {each.name for each in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_grown_model_answers_as_before() -> None:
     assert run("-c", GROWN) == "True True\n"
 
