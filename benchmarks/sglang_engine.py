@@ -26,7 +26,7 @@ def extend(
     seq_lens: torch.Tensor,
     extend_prefix_lens: torch.Tensor,
     extend_seq_lens: torch.Tensor,
-    *,
+    *of_encoders: Any,
     scaling: float | None = None,
     enable_gqa: bool = False,
     **unused: Any,

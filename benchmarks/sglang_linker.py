@@ -181,9 +181,13 @@ def shown(results: Results, tokens: int) -> str:
         spreads = [results.spread(f"{name}_{tokens}", subject) for name in columns]
         cells = [f"{each.median:.2f} ({each.least:.2f} to {each.most:.2f})" if each else "" for each in spreads]
         lines.append(f"| {describes} | {' | '.join(cells)} |")
-    pairs = [("cold_s", each, "none") for each in results.subjects]
-    pairs += [("cold_engine_cpu_s", each, "none") for each in results.subjects]
-    pairs += [(f"{step}_s", *two) for step in STEPS[1:] for two in (("linker", "stock"), ("stock", "public"))]
+    pairs = [(figure, each, "none") for figure in ("cold_s", "cold_engine_cpu_s") for each in results.subjects]
+    pairs += [
+        (f"{step}_{what}", *two)
+        for step in STEPS[1:]
+        for what in ("s", "engine_cpu_s")
+        for two in (("linker", "stock"), ("stock", "public"))
+    ]
     for figure, one, other in pairs:
         if one != other and (ratio := results.ratios(f"{figure}_{tokens}", one, other)):
             lines.append(f"{figure}: {one} / {other} = {ratio.median:.3f} ({ratio.least:.3f} to {ratio.most:.3f})")
@@ -193,7 +197,7 @@ def shown(results: Results, tokens: int) -> str:
         }
         lines.append(
             f"linker alone: a load takes {median(loads.values()):.3f} s; the first of 16 layers is complete after "
-            f"{median(alone['layer_share']):.2f} of it; {max(alone['beyond_mib']):.0f} MiB beyond the engine"
+            f"{median(alone['layer_share']):.2f} of it; {max(alone['beyond_mib']):.1f} MiB beyond the engine"
         )
     return "\n".join(lines)
 

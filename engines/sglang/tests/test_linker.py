@@ -146,6 +146,18 @@ for name, given in {
         linker.load("bad", given)
     except ValueError as error:
         said[name] = str(error)
+
+# An engine of the same model with other pages stores and finds its own beside these.
+wide = NodeLinker(
+    server_args, SimpleNamespace(**{**vars(params), "page_size": 32}), components={ComponentType.FULL},
+    extra_config={"port": int(sys.argv[1]), "lookup_timeout_ms": 5000})
+pair = [SimpleNamespace(name=PoolName.KV, keys=["ab" * 32, "cd" * 32], device_indices=torch.arange(64))]
+assert wide.offload(pair)
+until = time.monotonic() + 60
+while not wide.num_completed_offloads() and time.monotonic() < until:
+    time.sleep(0.01)
+said["pages of 32"] = wide.pop_completed_offload(), wide.lookup("wide", pair), linker.lookup("narrow", transfer())
+wide.close()
 try:
     NodeLinker(server_args, params, components={ComponentType.FULL, ComponentType.SWA})
 except Exception as error:
@@ -191,5 +203,6 @@ def test_pages_go_and_come_and_what_fails_on_the_way_is_not_used(tmp_path: Path)
     assert said["half a page"] == "8 slots do not fill whole pages of 16"
     assert "a SHA-256 has 32" in said["hash"]
     assert "only that of KV is known" in said["pool"]
+    assert said["pages of 32"] == [True, [1, 2], [1, 2, 3, 4]]
     assert "FULL, SWA" in said["windows"]
     assert "--enable-lmcache" in said["windows"]

@@ -89,7 +89,8 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.pools = {PoolName.KV: pool}
         self._copies = PoolPages(pool.k_buffer, pool.v_buffer, params.page_size)
         self.layer_done_counter = LayerWiseLoadCounter(self._copies.layers)
-        name = model_name(server_args, str(self._copies.dtype), _shard(params))
+        # A lookup wants objects of all layouts that a name has: another page size has another name.
+        name = model_name(server_args, f"{self._copies.dtype} {params.page_size}", _shard(params))
         self._link = PageLink(self._settings, name, self._copies.layout)
         self._loader = ThreadPoolExecutor(1, "lmcache-load")
         self._storer = ThreadPoolExecutor(1, "lmcache-store")
