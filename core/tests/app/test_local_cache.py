@@ -253,6 +253,20 @@ def until(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
     return condition()
 
 
+def test_services_of_the_plugins_that_are_named_run(tmp_path: Path) -> None:
+    opened = open_local(SMALL | {"plugins": ["blend"]})
+    try:
+        assert [*opened.status()["services"]] == ["blend"]
+        modules = {*opened.status()["modules"]}
+        assert "lookup" in modules, "services find the modules that answer engines"
+        with pytest.raises(LMCacheError):
+            opened.serve(f"ipc://{tmp_path}/{'x' * 100}")
+        opened.serve(f"ipc://{tmp_path}/engine/s")
+        assert {*opened.status()["modules"]} == modules, "they were opened once"
+    finally:
+        assert opened.close(1.0)
+
+
 @pytest.mark.parametrize("is_unix", [True, False])
 def test_workers_of_other_processes_share_what_it_has(shared: LocalCache, tmp_path: Path, is_unix: bool) -> None:
     asked = f"ipc://{tmp_path}/engine/port.sock" if is_unix else "tcp://127.0.0.1:0"

@@ -11,7 +11,7 @@ from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.open_arena import open_preallocation
-from lmcache_core.app.open_engine_port import EnginePort, open_engine_port, open_port
+from lmcache_core.app.open_engine_port import EnginePort, open_engine_port, open_modules, open_port
 from lmcache_core.app.open_services import open_control, open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
@@ -31,8 +31,7 @@ def build(
 ) -> Server:
     """Make every part and open every resource, in the order in which they need each other; nothing runs before
     `Server.start`.  `hidden` receives the secrets of the configuration, and those that come later.  Unless `is_served`,
-    there is no port and no service: only its own process uses the cache.  Raises LMCacheError, with everything given back,
-    when something is not available."""
+    nothing listens for engines.  Raises LMCacheError, with everything given back, when something is not available."""
     hidden = hidden or Hidden()
     hidden.learn(all_secrets(settings, plugins, os.environ))
     with ExitStack() as undo:
@@ -41,15 +40,14 @@ def build(
         engine_port = open_engine_port(common, tiers)
         if is_served:
             open_port(common, engine_port, settings.host, settings.port, undo)
+        elif common.offers.services:  # which look for modules
+            open_modules(common, engine_port, undo)
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         adapters = AdapterChanges(common, tiers, completions, supervisor)
         changes = SettingChanges(common, tiers, engine_port.gate)
         running: list[Server] = []  # services show the server, and the server owns the services
         control = open_control(common, tiers, engine_port.addresses, adapters, changes)
-        asked = common.offers.services if is_served else ()
-        services = open_services(
-            asked, common, control, lambda: running[0] if running else None, engine_port.modules, tiers
-        )
+        services = open_services(common, control, lambda: running[0] if running else None, engine_port.modules, tiers)
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(
             common=common,

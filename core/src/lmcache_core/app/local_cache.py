@@ -1,4 +1,4 @@
-"""The cache inside of a process that is not a server: all of one but the port, the services and the programs."""
+"""The cache inside of a process that is not a server: all of one but the port and the programs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from lmcache_core.contracts.storage import Storage
 def open_local(settings: Mapping[str, Any]) -> LocalCache:
     """Open a cache for this process, by the settings of `lmcache server`; those of port, log and programs have no effect.
 
-    Only the plugins that `plugins` names are loaded beside core's own, and no `LMCACHE_*` variable is a setting.  L1 is
-    anonymous memory unless `l1_shared_memory` is true.  Signals, logging, the switch interval and the garbage collector
-    stay as they are.  Raises LMCacheError, with everything given back, where something is wrong or not available."""
+    Only the plugins that `plugins` names are loaded beside core's own; their services run.  No `LMCACHE_*` variable is a
+    setting.  L1 is anonymous memory unless `l1_shared_memory` is true.  Signals, logging, the switch interval and the garbage
+    collector stay as they are.  Raises LMCacheError, with everything given back, where something is wrong."""
     named = first_names(None, (), settings.get("plugins"))
     plugins = load_plugins(named, safe_mode=not named)
     server = build(settings_of({"l1_shared_memory": False, **settings}, plugins), plugins, is_served=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from lmcache_core.app.offer_specs import operation_remedy
 from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.contracts.counts import HandshakeCounters, RouterCounters
+from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.calls import UnhandledRequests
@@ -53,6 +54,7 @@ class EnginePort(msgspec.Struct, eq=False):
     affine: Pool
     reaper: Reaper
     modules: Mapping[str, RequestModule] = {}
+    handlers: Sequence[Handler] = ()
     router: Router | None = None
     handshakes: Handshakes | None = None
     endpoint: str = ""
@@ -128,8 +130,18 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     )
 
 
+def open_modules(common: CommonParts, port: EnginePort, undo: ExitStack) -> None:
+    """Open the request modules, which `undo` closes.  Raises LMCacheError, with `port` as it was."""
+    operations, features = list[str](), list[str]()
+    context = replace(port.context, operations=lambda: operations, features=lambda: features)
+    undo.callback(setattr, port, "modules", {})
+    port.modules, port.handlers = open_request_modules(common.offers.request_modules, common.plugins, context, undo)
+    operations += sorted(handler.operation.name for handler in port.handlers)
+    features += sorted({feature for module in port.modules.values() for feature in module.features})
+
+
 def open_port(common: CommonParts, port: EnginePort, host: str, number: int, undo: ExitStack) -> None:
-    """Open the request modules, and the port, which `undo` closes.  Raises LMCacheError, with `port` as it was."""
+    """Open the port, and modules that are not, which `undo` closes.  Raises LMCacheError, with `port` as it was."""
     from lmcache_core.server.engine_socket import EngineSocket  # here: a cache for one process needs no ZeroMQ
     from lmcache_core.server.handshakes import Handshakes
     from lmcache_core.server.peers import EngineUsers
@@ -138,21 +150,16 @@ def open_port(common: CommonParts, port: EnginePort, host: str, number: int, und
     settings, clock = common.settings, common.clock
     socket = EngineSocket(settings.max_message_mb * MIB, clock, settings.send_patience_seconds)
     undo.callback(socket.close)
-    operations: list[str] = []
-    features: list[str] = []
-    context = replace(port.context, operations=lambda: operations, features=lambda: features)
-    modules, handlers = open_request_modules(common.offers.request_modules, common.plugins, context, undo)
-    operations += sorted(handler.operation.name for handler in handlers)
-    features += sorted({feature for module in modules.values() for feature in module.features})
-    unhandled = UnhandledRequests(partial(operation_remedy, common.plugins))
-    readers = {EngineKey: port.reader}
-    router = Router(handlers, port.pooled, port.affine, socket, clock, readers, common.bus, unhandled)
+    if not port.modules:
+        open_modules(common, port, undo)
+    unhandled, readers = UnhandledRequests(partial(operation_remedy, common.plugins)), {EngineKey: port.reader}
+    router = Router(port.handlers, port.pooled, port.affine, socket, clock, readers, common.bus, unhandled)
     undo.callback(router.close)
     handshakes = Handshakes(socket, EngineUsers.named(settings.engine_users), clock)
     undo.callback(handshakes.close)
     port.endpoint = router.bind(host, number)
     port.workers.is_connected = socket.is_connected
-    port.modules, port.router, port.handshakes = modules, router, handshakes
+    port.router, port.handshakes = router, handshakes
 
 
 def _has_amx() -> bool:

@@ -231,7 +231,6 @@ def plugin_rows(plugins: LoadedPlugins) -> list[Mapping[str, Any]]:
 
 
 def open_services(
-    specs: Sequence[OfferSpec],
     common: CommonParts,
     control: ServerControl,
     running: Callable[[], ServerView | None],
@@ -242,7 +241,7 @@ def open_services(
     services = Services(common.plugins)
     common.undo.callback(services.close)
     services.open(
-        specs,
+        common.offers.services,
         ContextOfServices(
             common, control, tiers.feeds, running, modules, tiers.storage, tiers.arena.region, services.opened
         ),
