@@ -95,7 +95,9 @@ def test_the_digest_of_the_payload_comes_with_the_bytes(
         ({"user": os.geteuid() + 1}, "belongs to user"),
         ({"inode": 1}, "replaced, or lies in another container"),
         ({"device": 1}, "replaced, or lies in another container"),
-        ({"name": "not-there"}, "No such file"),
+        ({"name": "not-there", "descriptor": -1}, "No such file"),
+        ({"name": "not-there", "descriptor": 0}, "not a file of this user|No such file|another one"),
+        ({"name": "not-there", "descriptor": 2**62}, "No such file"),
         ({"name": "../etc/passwd"}, "not the name of a segment"),
         ({"name": ""}, "not the name of a segment"),
         ({"name": "a\0b"}, "null"),
@@ -172,6 +174,28 @@ made = ShmChannel(None, ChannelContext(memory.region, "127.0.0.1", "c" * 32, Sys
 print(memory.region.name, made.describe().hex(), flush=True)
 time.sleep(60)
 """
+
+
+def test_a_segment_without_a_name_is_mapped_by_its_owners_descriptor(
+    reader: ShmChannel, memory: BorrowedMemory
+) -> None:
+    """As that of a cache inside of an engine, whose workers have mapped it."""
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        name, description = process.stdout.readline().split()
+        (SHM_ROOT / name).unlink()
+        try:
+            target = memory.lend(8192)
+            route = reader.connect(bytes.fromhex(description))
+            assert read(reader, route, RemoteRead(4096, target)).outcomes == (Outcome.DONE,)
+            assert target.view == b"k" * 8192
+            other = msgspec.structs.replace(
+                msgspec.msgpack.decode(bytes.fromhex(description), type=Description), descriptor=1
+            )
+            with pytest.raises(LMCacheError, match="not a file of this user"):
+                reader.connect(msgspec.msgpack.encode(other))
+        finally:
+            process.kill()
 
 
 def test_an_owner_that_was_killed_is_read_from_no_more(reader: ShmChannel, memory: BorrowedMemory) -> None:

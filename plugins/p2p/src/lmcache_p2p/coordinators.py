@@ -90,6 +90,11 @@ class Directory:
         """See whether a coordinator answers again."""
         self._ask(Lookup(()))
 
+    def close(self) -> None:
+        """The last call."""
+        for connection in self._connections:
+            connection.close()
+
     def owners(self, keys: Sequence[ObjectKey]) -> list[tuple[Member, ...]]:
         """Of each key, those that are said to have it in L1.  Empty while no coordinator answers."""
         found: list[tuple[Member, ...]] = [()] * len(keys)
@@ -251,6 +256,8 @@ class Members:
             pause = self._asked_at + min(0.25, self._interval) - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
+        for connection in self._connections:
+            connection.close()
 
     def look(self) -> None:
         """Ask once."""

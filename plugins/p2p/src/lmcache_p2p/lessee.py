@@ -69,7 +69,8 @@ class Lessee:
         """Once nothing runs on the loop any more."""
         if self.context is not None:
             self.context.destroy(0)
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._asking.submit(self._directory.close)  # behind what that thread asks now
+        self._asking.shutdown(wait=False)
 
     def forget(self, keys: Collection[bytes]) -> None:
         """These are members no more."""

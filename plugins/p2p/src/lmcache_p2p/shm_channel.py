@@ -75,6 +75,8 @@ class Description(msgspec.Struct, frozen=True):
     length: int
     socket: str
     """Where the owner listens, in the abstract name space."""
+    descriptor: int = -1
+    """Of the segment, in the owner's process: that of a cache inside of an engine has no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Segment:
         self._connection = _connected(about)
         self.descriptor = -1
         try:
-            self.descriptor = os.open(SHM_ROOT / about.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self.descriptor = _opened(about, self._connection)
             found = os.fstat(self.descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != about.user:
                 raise LMCacheError("it is not a file of this user")
@@ -164,7 +166,16 @@ class ShmChannel(TransferChannel):
         self._listener.bind(f"\0{name}")
         self._listener.listen(READERS_MAX)
         self._about = msgspec.msgpack.encode(
-            Description(_machine(), os.geteuid(), region.name, found.st_dev, found.st_ino, region.length, name)
+            Description(
+                _machine(),
+                os.geteuid(),
+                region.name,
+                found.st_dev,
+                found.st_ino,
+                region.length,
+                name,
+                region.descriptor,
+            )
         )
         self._lock = threading.Lock()  # guards the two below
         self._readers: list[socket.socket] = []
@@ -294,10 +305,28 @@ def _connected(about: Description) -> socket.socket:
     return connection
 
 
+def _opened(about: Description, owner: socket.socket) -> int:
+    """By its name, or by the owner's descriptor of it, where the kernel lets this process see that one.  Raises OSError."""
+    try:
+        return os.open(SHM_ROOT / about.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        if about.descriptor < 0:
+            raise
+    place = f"/proc/{_credentials_of(owner)[0]}/fd/{about.descriptor}"
+    # It may be anything, until it is compared: nothing here waits for it.
+    return os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _credentials_of(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at its other end, as the kernel says."""
+    process, user, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return int(process), int(user)
+
+
 def _user_of(connection: socket.socket) -> int:
-    """Of the process at its other end, as the kernel says."""
-    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(user)
+    return _credentials_of(connection)[1]
 
 
 def _mapped(descriptor: int, length: int) -> int:
