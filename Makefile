@@ -32,7 +32,8 @@ NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $
 # What the engine's environment has of ours, beside the public package.
 OWN := libs/blend_select libs/client libs/kv_identity libs/kv_layout engines/vllm
 # What an engine has that opens its cache in its own process, in an environment without the public package.
-IN_PROCESS := core engines/local libs/l2_adapter libs/object_files libs/object_remote plugins/l2_fs plugins/l2_fs_native plugins/l2_redis plugins/policies
+IN_PROCESS := core engines/local libs/blend_index libs/fleet libs/l2_adapter libs/object_files libs/object_remote plugins/blend plugins/fleet_member \
+  plugins/l2_fs plugins/l2_fs_native plugins/l2_redis plugins/p2p plugins/policies
 # What SGLang's environment has of ours.
 SGLANG_OWN := libs/client libs/kv_identity engines/sglang
 # Tests of one file stay together: they share servers and engines; engines are with two processes (tests/engine_processes.py).

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ from demo.engine_process import ENGINE_PYTHON, IN_PROCESS_PYTHON, EngineProcess
 from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from demo.shared_memory import SHM_ROOT
+from lmcache_devkit import free_port
+from plugins.coordinator.tests.coordinator_process import CoordinatorProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
 from tests.engine.site import CHUNK_TOKENS, SPINNING_WORKERS
+from tests.engine.test_blend import ALL_COMPUTED, DOCUMENT_TOKENS, DOCUMENTS, DRIVER, NONE_COMPUTED, counts, prompt
+from tests.engine.test_handoff import BLOCK_TOKENS, given_by
 from tests.engine.test_tensor_parallel import OBJECTS, SHORT_PROMPTS, WORKERS
 from tests.remote.redis_servers import HOST, RedisServer, redis_server
 
@@ -30,6 +35,8 @@ PROMPTS = [random_prompt(70, 1_500), random_prompt(71, 700)]
 CHUNKS = 5 + 2
 SMALL: Mapping[str, Any] = {"lmcache.max_local_cpu_size": 0.5, "lmcache.lookup_timeout_ms": 5_000}
 SETTLE_SECONDS = 30.0
+STORED_SECONDS = 5.0
+"""For stores to be over, and in the index: an answer waits for neither."""
 
 
 @pytest.fixture(autouse=True)
@@ -201,3 +208,53 @@ def test_an_environment_with_the_public_package_is_refused(tmp_path: Path) -> No
     finally:
         engine.kill()
     assert re.search(r"lmcache.in_process: this environment has the public package, lmcache \d", engine.log)
+
+
+@pytest.mark.slow
+def test_a_prompt_is_handed_over(reference: Reference, tmp_path: Path) -> None:
+    """By keys of the public package, from memory that has no name any more."""
+    shared = {"chunk_size": CHUNK_TOKENS, "max_local_cpu_size": 0.5, "local_cpu": False, "enable_pd": True}
+    truth = reference.answers(PROMPTS)
+    with ExitStack() as stack:
+        coordinator = stack.enter_context(CoordinatorProcess(tmp_path))
+        server = {"coordinator_url": coordinator.url, "coordinator_heartbeat_interval": 0.5}
+        engines = []
+        for role in ("sender", "receiver"):
+            settings = tmp_path / f"{role}.yaml"
+            place = {"pd_role": role, "pd_peer_host": "localhost", "pd_peer_init_port": free_port()}
+            settings.write_text(json.dumps({**shared, **place, "extra_config": {"server": server}}))
+            extra = {"lmcache.lookup_timeout_ms": 20_000, "lmcache.handoff_progress_seconds": 20.0}
+            variables = {"LMCACHE_CONFIG_FILE": str(settings)}
+            engines.append(stack.enter_context(engine_of(tmp_path, role, extra, environment=variables)))
+        sender, receiver = engines
+        wait_unnamed(segment_of(sender))
+        taken = [receiver.ask_with(prompt, given_by(sender, prompt)) for prompt in PROMPTS]
+        assert_cached(taken, BLOCK_TOKENS)
+        assert_right(taken, truth)
+        params = given_by(sender, PROMPTS[1])
+        sender.kill()
+        alone = receiver.ask_with(PROMPTS[1], params)
+        assert_computed([alone])
+        assert_right([alone], truth[1:])
+
+
+@pytest.mark.slow
+def test_documents_are_blended_by_a_file_of_the_public_package(reference: Reference, tmp_path: Path) -> None:
+    """All of them are computed again, which has to be exact, and none."""
+    control, settings = tmp_path / "control.json", tmp_path / "lmcache.yaml"
+    control.write_text("{}")
+    settings.write_text(
+        "chunk_size: 64\nmax_local_cpu_size: 0.2\nuse_layerwise: true\nenable_blending: true\nblend_special_str: ''\n"
+        "blend_min_tokens: 64\nblend_check_layers: [0, 1]\nblend_recompute_ratios: [1.0, 1.0]\nblend_thresholds: [0.001, 0.0]\n"
+    )
+    options = [str(control), "--max-num-seqs", "64", "--max-model-len", "4096"]
+    extra, variables = {"lmcache.lookup_timeout_ms": 20_000}, {"LMCACHE_CONFIG_FILE": str(settings)}
+    with engine_of(tmp_path, "blend", extra, environment=variables, driver=DRIVER, options=options) as engine:
+        for document in DOCUMENTS:
+            engine.ask([[*document, 5]], max_tokens=1)
+        time.sleep(STORED_SECONDS)
+        answer = engine.ask_with(prompt(1), {"lmcache.blend": True, **ALL_COMPUTED})
+        assert counts(answer) == (0, DOCUMENT_TOKENS)
+        assert_right([answer], reference.answers([prompt(1)]))
+        none = engine.ask_with(prompt(2), {"lmcache.blend": True, **NONE_COMPUTED})
+        assert counts(none) == (DOCUMENT_TOKENS, 0)

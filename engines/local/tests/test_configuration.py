@@ -12,10 +12,18 @@ import pytest
 
 from lmcache_client import ConfigError
 from lmcache_core import open_local
-from lmcache_engine import CacheEngineKey, LayerCacheEngineKey, LMCacheEngineConfig
+from lmcache_engine import CacheEngineKey, LayerCacheEngineKey, LMCacheEngineConfig, peers
 from lmcache_engine.migrate_config import key_table, migrate, migrated
 
 ROOT = Path(__file__).parents[3]
+COORDINATOR = {"coordinator_url": "http://127.0.0.1:9300"}
+PD: dict[str, Any] = {
+    "enable_pd": True,
+    "pd_role": "receiver",
+    "pd_peer_host": "10.0.0.3",
+    "pd_peer_init_port": [7300, 7301],
+    "extra_config": {"server": COORDINATOR},
+}
 
 
 def test_variables_are_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
@@ -38,8 +46,7 @@ def test_variables_are_over_the_file_and_arguments_over_both(tmp_path: Path) -> 
         ({"local_cpu": "perhaps"}, "true or false"),
         ({"lazy_memory_initial_ratio": 2}, "a share, 0 to 1"),
         ({"remote_serde": "cachegen"}, "int8, int4"),
-        ({"enable_pd": True}, "lmcache-pd"),
-        ({"enable_xpyd": True}, "'enable_pd' is True"),
+        ({"pd_role": "decoder"}, "'pd_role' is 'decoder': expected one of sender, producer, receiver, both"),
         ({"extra_config": "[]"}, "keys and values"),
     ],
 )
@@ -74,6 +81,15 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], said: str) -> 
             "the only one below memory",
         ),
         ({"extra_config": {"server": 3}}, "settings of `lmcache server`"),
+        ({"enable_pd": True}, "'pd_role' is missing: sender"),
+        (
+            {"enable_xpyd": True, "nixl_role": "sender"},
+            "'enable_pd' is True, and peers find each other by a coordinator",
+        ),
+        ({"enable_p2p": True, "extra_config": {"server": COORDINATOR}}, "give 'p2p_host' and 'p2p_init_ports'"),
+        ({**PD, "pd_peer_host": None}, "give 'pd_peer_host' and 'pd_peer_init_port' or 'p2p_host' and"),
+        ({**PD, "pd_peer_init_port": []}, "'pd_peer_init_port' has 0 ports, and worker 0 needs one of its own"),
+        ({"retrieve_locations": ["PDBackend"]}, "no tier|lookups ask LocalCPUBackend alone"),
     ],
 )
 def test_what_has_no_setting_here_is_refused(given: dict[str, Any], said: str) -> None:
@@ -88,12 +104,61 @@ def test_a_folder_of_the_public_package_is_not_used(tmp_path: Path) -> None:
 
 
 def test_old_names_and_keys_without_effect_are_said_once() -> None:
-    config = LMCacheEngineConfig({"nixl_role": "sender", "py_enable_gc": False})
+    config = LMCacheEngineConfig({"nixl_proxy_port": 1, "py_enable_gc": False})
     assert [line.split(":")[0] for line in config.warnings] == [
-        "'nixl_role' is an old name; it is called 'pd_role'",
-        "'pd_role' has no effect",
+        "'nixl_proxy_port' is an old name; it is called 'pd_proxy_port'",
+        "'pd_proxy_port' has no effect",
         "'py_enable_gc' has no effect",
     ]
+
+
+def test_peers_are_settings_of_the_server() -> None:
+    p2p = {
+        "enable_p2p": True,
+        "p2p_host": "10.0.0.3",
+        "p2p_init_ports": "8200, 8201",
+        "extra_config": PD["extra_config"],
+    }
+    config = LMCacheEngineConfig(p2p)
+    found = config.server
+    assert (found["p2p_advertise_url"], found["coordinator_url"]) == ("tcp://10.0.0.3:8200", "http://127.0.0.1:9300")
+    assert {"p2p", "fleet_member"} <= {*found["plugins"]}
+    assert found["l2_prefetch_policy"] == "retain", "what a peer had is had here then"
+    assert (config.role, config.save_unfull_chunk) == ("none", False)
+    other = LMCacheEngineConfig({**p2p, "lmcache_instance_id": "here"}).server_of(1)
+    assert (other["p2p_advertise_url"], other["instance_id"]) == ("tcp://10.0.0.3:8201", "here-1")
+
+
+@pytest.mark.parametrize("role", ["sender", "producer", "receiver", "both"])
+def test_a_role_says_what_is_kept(role: str) -> None:
+    config = LMCacheEngineConfig({**PD, "pd_role": role, "max_local_cpu_size": 0, "pd_buffer_size": 2**29})
+    found = config.server
+    assert config.role == {"sender": "producer"}.get(role, role)
+    assert config.save_unfull_chunk, "the whole prompt is handed over"
+    assert found["l1_size_gb"] == 0.5
+    is_kept = found.get("l2_prefetch_policy") == "retain"
+    assert is_kept == (config.role == "producer"), "a receiver removes what it has read"
+
+
+def test_what_peers_read_is_not_moved_out_of_memory(tmp_path: Path) -> None:
+    given = {**PD, "pd_role": "sender", "local_cpu": False, "local_disk": str(tmp_path), "max_local_disk_size": 1}
+    assert "l2_store_policy" not in LMCacheEngineConfig(given).server
+
+
+def test_memory_alone_is_not_the_memory_of_peers() -> None:
+    config = LMCacheEngineConfig({**PD, "retrieve_locations": ["LocalCPUBackend"]})
+    assert config.asks_memory_alone()
+    assert not LMCacheEngineConfig(PD).asks_memory_alone(["PDBackend", "LocalCPUBackend"])
+
+
+def test_without_the_plugins_the_key_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="'enable_pd' is True: pip install lmcache-p2p lmcache-fleet-member"):
+        _ = LMCacheEngineConfig(PD).server
+
+
+def test_a_role_without_a_hand_off_is_said() -> None:
+    assert LMCacheEngineConfig({"pd_role": "sender"}).warnings == ["'pd_role' has no effect without 'enable_pd'"]
 
 
 @pytest.mark.parametrize("policy", ["LRU", "lfu", "FIFO", "MRU"])
@@ -193,7 +258,7 @@ def test_the_command_is_a_word_of_lmcache(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     assert "chunk_size: 128" in done.stdout
-    assert "lmcache-pd" in done.stdout
+    assert "'pd_role' is missing" in done.stdout
 
 
 def test_a_server_that_looks_for_plugins_imports_nothing_of_an_engine() -> None:
@@ -271,9 +336,19 @@ def test_stores_of_the_public_package_are_adapters(url: str, adapter: dict[str, 
 
 
 def test_what_is_impossible_is_left_out_of_the_settings() -> None:
-    found = migrate({"enable_blending": True, "chunk_size": 512})
+    found = migrate({"enable_xpyd": True, "chunk_size": 512})
     assert not found.is_possible
     assert found.settings["chunk_size"] == 512
+
+
+def test_engines_of_a_server_are_started_with_their_part() -> None:
+    (_, text) = migrate(PD | {"enable_blending": True, "blend_check_layers": 1}).engine_arguments
+    extra = json.loads(text)["kv_connector_extra_config"]
+    assert extra["lmcache.pd_role"] == "receiver"
+    assert (extra["lmcache.blend"], extra["lmcache.blend_check_layers"]) == ("all", [1])
+    assert "lmcache.blend_thresholds" not in extra
+    (_, text) = migrate(PD, "in-process").engine_arguments
+    assert json.loads(text)["kv_connector_extra_config"] == {"lmcache.in_process": True}, "the rest is in the file"
 
 
 def test_the_page_has_the_table_of_all_keys() -> None:

@@ -92,14 +92,14 @@ EXAMPLES = {
         "pd_peer_host: localhost\npd_peer_init_port: 7300\npd_peer_alloc_port: 7400\npd_buffer_size: 2147483648\n"
         "pd_buffer_device: cuda\nnixl_backends: [UCX]\n",
         IMPOSSIBLE,
-        {"enable_pd": "impossible", "pd_role": "no effect", "nixl_backends": "no effect"},
+        {"enable_pd": "mapped", "pd_role": "mapped", "nixl_backends": "no effect", "": "impossible"},
         {},
     ),
     "hand-off by old names": Example(
         "local_cpu: false\nmax_local_cpu_size: 0.1\nenable_xpyd: true\nnixl_role: sender\nnixl_proxy_host: localhost\n"
         "nixl_proxy_port: 7500\nnixl_buffer_size: 1073741824\n",
         IMPOSSIBLE,
-        {"enable_xpyd": "impossible", "nixl_role": "no effect"},
+        {"enable_xpyd": "mapped", "nixl_role": "mapped", "": "impossible"},
         {},
     ),
     "peers and a controller": Example(
@@ -109,15 +109,23 @@ EXAMPLES = {
         "controller_reply_url: localhost:8400\n"
         "lmcache_worker_ports: [8500]\n",
         IMPOSSIBLE,
-        {"enable_p2p": "impossible", "enable_controller": "impossible", "lmcache_instance_id": "mapped"},
+        {"enable_p2p": "mapped", "enable_controller": "impossible", "lmcache_instance_id": "mapped", "": "impossible"},
         {"instance_id": "instance_1"},
+    ),
+    "peers, with a coordinator in place of the controller": Example(
+        "chunk_size: 256\nmax_local_cpu_size: 5\nenable_p2p: true\np2p_host: localhost\np2p_init_ports: [8200]\n"
+        "p2p_lookup_ports: [8201]\ntransfer_channel: nixl\nlmcache_instance_id: instance_1\n"
+        "extra_config: {server: {coordinator_url: 'http://127.0.0.1:9300'}}\n",
+        OK,
+        {"enable_p2p": "mapped", "p2p_init_ports": "mapped", "p2p_lookup_ports": "no effect"},
+        {"instance_id": "instance_1", "p2p_advertise_url": "tcp://localhost:8200"},
     ),
     "blending": Example(
         "chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: 5\nuse_layerwise: true\nenable_blending: true\n"
         "blend_special_str: ' # # '\nblend_check_layers: 1\nblend_recompute_ratios: 0.15\n",
-        IMPOSSIBLE,
-        {"enable_blending": "impossible", "use_layerwise": "used"},
-        {"chunk_size": 256},
+        OK,
+        {"enable_blending": "mapped", "use_layerwise": "used", "blend_check_layers": "mapped"},
+        {"chunk_size": 256, "engine_type": ["blend"]},
     ),
     "files of a GPU": Example(
         "local_cpu: false\nmax_local_cpu_size: 5\ngds_path: /mnt/nvme/cache\ngds_buffer_size: 8192\n",

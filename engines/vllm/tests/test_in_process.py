@@ -19,14 +19,24 @@ import pytest
 from engines.vllm.tests.test_worker_transfers import TOKENS
 from engines.vllm.tests.worker_kit import CHUNK_TOKENS, fused_hnd, rig, transfer, until
 from lmcache_client import EngineChannel, LMCacheError
+from lmcache_client.handoff import HANDOFF_WAIT
 from lmcache_core import LocalCache
+from lmcache_devkit import free_port
 from lmcache_vllm import in_process
-from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split
+from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split, with_blending
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_session import STOP_SECONDS
 
 SMALL: Mapping[str, Any] = {"max_local_cpu_size": 0.03, "chunk_size": CHUNK_TOKENS}
 BLOCKS = [[*range(1, 9)]]
+PD: Mapping[str, Any] = {
+    **SMALL,
+    "enable_pd": True,
+    "pd_role": "sender",
+    "pd_peer_host": "127.0.0.1",
+    "extra_config": {"server": {"coordinator_url": "http://127.0.0.1:9"}},
+}
+"""Nothing listens there: a coordinator may come later."""
 
 
 @pytest.fixture(autouse=True)
@@ -243,6 +253,9 @@ def test_the_file_then_the_variables_then_the_engines_arguments(
         ({"max_local_cpu_size": 1e6}, {}, "('l1_size_gb' is 'max_local_cpu_size' for each of 1 workers)"),
         ({"remote_url": "nope://x"}, {}, "'remote_url' is 'nope://...'"),
         ({}, {"LMCACHE_CONFIG_FILE": "/nowhere.yaml"}, "/nowhere.yaml: cannot be read"),
+        ({"enable_pd": True, "pd_role": "decoder"}, {}, "'pd_role' is 'decoder': expected one of sender"),
+        ({"enable_p2p": True}, {}, "peers find each other by a coordinator"),
+        ({**PD, "pd_peer_host": "192.0.2.1", "pd_peer_init_port": [7300]}, {}, "cannot be bound"),
     ],
 )
 def test_bad_input_is_refused_by_name(
@@ -289,10 +302,50 @@ def test_a_server_beside_it_is_refused() -> None:
             Settings.of({"lmcache.in_process": True, **where})
 
 
-@pytest.mark.parametrize(("name", "value"), [("pd_role", "producer"), ("pd_role", "both"), ("blend", "all")])
-def test_what_needs_a_server_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"'lmcache.{name}' needs a server: leave 'lmcache.in_process' out, and run"):
-        Settings.of({"lmcache.in_process": True, f"lmcache.{name}": value})
+def test_a_role_is_that_of_the_cache_and_of_the_connector() -> None:
+    opened = open_cache({**PD, "pd_peer_init_port": free_port()})
+    try:
+        assert {"p2p", "fleet_member"} <= {*opened._cache.status()["services"]}
+        assert "handoffs" in opened._cache.status()["modules"]
+        applied = opened.applied(Settings(in_process=True), {})
+        assert (applied.pd_role, applied.save_tail) == ("producer", True)
+        with EngineChannel(endpoint_of("engine")) as channel:
+            hello = channel.hello("test")
+        assert hello is not None
+        assert HANDOFF_WAIT.name in hello.operations
+    finally:
+        opened.close()
+
+
+def test_the_connectors_own_keys_turn_it_on_as_well() -> None:
+    extra = {"lmcache.in_process": True, "lmcache.pd_role": "receiver", "lmcache.blend": "requests"}
+    own, overrides = split(extra)
+    assert own == extra
+    assert overrides == {"enable_pd": True, "pd_role": "receiver", "enable_blending": True}
+    assert split({**extra, "lmcache.pd_role": "none", "lmcache.blend": "off"})[1] == {}
+
+
+def test_an_address_for_a_proxy_needs_a_role(cache: InProcessCache) -> None:
+    settings = Settings.of({"lmcache.in_process": True, "lmcache.engine_url": "http://127.0.0.1:8100"})
+    with pytest.raises(ValueError, match=r"'lmcache\.engine_url' has no effect without a role"):
+        cache.applied(settings, {})
+
+
+def test_blending_of_the_configuration_is_the_connectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra: dict[str, Any] = {"lmcache.in_process": True, "lmcache.blend_min_tokens": 64}
+    here = Settings.of(extra)
+    assert with_blending(here, extra, {}) is here
+    file = tmp_path / "lmcache.yaml"
+    file.write_text("enable_blending: true\nuse_layerwise: true\nblend_check_layers: 1\nblend_recompute_ratios: 0.2\n")
+    monkeypatch.setenv("LMCACHE_CONFIG_FILE", str(file))
+    blends = with_blending(here, extra, {})
+    assert (blends.blend, blends.blend_min_tokens, blends.blend_special_str) == ("all", 64, " # # ")
+    assert (blends.blend_check_layers, blends.blend_recompute_ratios) == ((1,), (0.2,))
+    assert not is_layerwise(extra), "the passes of blends have steps of their own"
+    extra["lmcache.blend"] = "requests"
+    assert with_blending(Settings.of(extra), extra, split(extra)[1]).blend == "requests"
+    file.write_text("enable_blending: [\n")
+    assert with_blending(here, extra, {}) is here, "that is said when the cache is opened"
 
 
 def test_layer_by_layer_is_known_before_the_cache_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from lmcache_client.errors import ConfigError
 from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
+from lmcache_engine.peers import ROLES, l1_size_gb, role
 from lmcache_engine.server_settings import asks_memory_alone, server_settings, tiers
 
 PREFIX: Final = "LMCACHE_"
@@ -40,6 +41,7 @@ class LMCacheEngineConfig:
         self._values = {name: key.default for name, key in KEYS.items()}
         self._values |= {name: _checked(name, value) for name, value in given.items()}
         self._check(given)
+        self._values["save_unfull_chunk"] |= self._values["enable_pd"] or self._values["enable_blending"]
 
     @classmethod
     def from_defaults(cls, **values: Any) -> LMCacheEngineConfig:
@@ -78,7 +80,16 @@ class LMCacheEngineConfig:
     @property
     def server(self) -> dict[str, Any]:
         """The settings for `lmcache_core.open_local`.  Raises ConfigError for what has no adapter here."""
-        return server_settings(self._values, self.hash_algorithm)
+        return self.server_of(0)
+
+    def server_of(self, worker: int) -> dict[str, Any]:
+        """The same, of one of several workers that have a cache each."""
+        return server_settings(self._values, self.hash_algorithm, worker)
+
+    @property
+    def role(self) -> str:
+        """Of hand-offs: `producer`, `receiver`, `both` or `none`.  Raises ConfigError."""
+        return role(self._values)
 
     @property
     def tiers(self) -> list[str]:
@@ -109,7 +120,11 @@ class LMCacheEngineConfig:
                 raise ConfigError(f"'{name}' is {value!r}: {key.text}")
             if key.fate is Fate.NO_EFFECT:
                 self.warnings.append(f"'{name}' has no effect: {key.text}")
-        if not self._values["max_local_cpu_size"]:
+        if self._values["pd_role"] not in (None, *ROLES):
+            raise ConfigError(f"'pd_role' is {self._values['pd_role']!r:.80}: expected one of {', '.join(ROLES)}")
+        if self._values["pd_role"] and not self._values["enable_pd"]:
+            self.warnings.append("'pd_role' has no effect without 'enable_pd'")
+        if not l1_size_gb(self._values):
             raise ConfigError(
                 "'max_local_cpu_size' is 0: every tier needs memory to copy through, with 'local_cpu: false', too; give "
                 "it at least 0.1"

@@ -30,13 +30,16 @@ def _each(names: str, kind: str, default: Any, fate: Fate, text: str) -> dict[st
     return dict.fromkeys(names.split(), ConfigKey(kind, default, fate, text))
 
 
-_PEERS: Final = "an in-process engine has no peers: run `lmcache server` with lmcache-p2p"
-_HANDOFF: Final = "an in-process engine hands nothing off: run `lmcache server` with lmcache-pd"
-_BLEND: Final = (
-    "an in-process engine does not blend: run `lmcache server` with lmcache-blend, and vLLM with `lmcache.{}`"
+_COORDINATOR: Final = "needs lmcache-p2p, lmcache-fleet-member and, in extra_config.server, a `coordinator_url`"
+_ONE_PORT: Final = "one port is enough"
+_CHANNEL: Final = "the fastest that both peers have; another one by `p2p_transfer_engine` in extra_config.server"
+_IN_L1: Final = "peers read out of L1, and into it"
+_NO_NEWS: Final = "a receiver asks the sender, and a proxy needs no news"
+_BLEND: Final = "`lmcache.{}` of vLLM's connector"
+_CONTROLLER: Final = (
+    "the fleet's coordinator replaces the controller: leave it out, and give extra_config.server a `coordinator_url`"
 )
-_CONTROLLER: Final = "the fleet's coordinator replaces the controller: run `lmcache server` with lmcache-fleet-member"
-_PD_TUNING: Final = "there is no hand-off to tune"
+_PD_TUNING: Final = "a hand-off has nothing to tune in this way"
 _SERVER: Final = (
     "for a client of a server: `lmcache migrate-config` gives SGLang's arguments; lmcache-vllm has `lmcache.url`"
 )
@@ -114,15 +117,18 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     "store_location": ConfigKey(
         "str", None, Fate.USED, "the only tier below memory (policy `skip_l1`): LocalDiskBackend or RemoteBackend"
     ),
-    "enable_blending": ConfigKey("bool", False, Fate.REFUSED, _BLEND.format("blend")),
-    "blend_min_tokens": ConfigKey("int", 256, Fate.NO_EFFECT, _BLEND.format("blend_min_tokens")),
-    "blend_special_str": ConfigKey("str", " # # ", Fate.NO_EFFECT, _BLEND.format("blend_special_str")),
-    "blend_recompute_ratios": ConfigKey("floats", None, Fate.NO_EFFECT, _BLEND.format("blend_recompute_ratios")),
-    "blend_thresholds": ConfigKey("floats", None, Fate.NO_EFFECT, _BLEND.format("blend_thresholds")),
-    "blend_check_layers": ConfigKey("ints", None, Fate.NO_EFFECT, _BLEND.format("blend_check_layers")),
-    "enable_p2p": ConfigKey("bool", False, Fate.REFUSED, _PEERS),
-    "p2p_host": ConfigKey("str", None, Fate.NO_EFFECT, _PEERS),
-    **_each("p2p_init_ports p2p_lookup_ports", "ints", None, Fate.NO_EFFECT, _PEERS),
+    "enable_blending": ConfigKey(
+        "bool", False, Fate.MAPPED, "`lmcache.blend` of vLLM's connector; needs lmcache-blend; with `save_unfull_chunk`"
+    ),
+    "blend_min_tokens": ConfigKey("int", 256, Fate.MAPPED, _BLEND.format("blend_min_tokens")),
+    "blend_special_str": ConfigKey("str", " # # ", Fate.MAPPED, _BLEND.format("blend_special_str")),
+    "blend_recompute_ratios": ConfigKey("floats", None, Fate.MAPPED, _BLEND.format("blend_recompute_ratios")),
+    "blend_thresholds": ConfigKey("floats", None, Fate.MAPPED, _BLEND.format("blend_thresholds")),
+    "blend_check_layers": ConfigKey("ints", None, Fate.MAPPED, _BLEND.format("blend_check_layers")),
+    "enable_p2p": ConfigKey("bool", False, Fate.MAPPED, f"what peers have is found; {_COORDINATOR}"),
+    "p2p_host": ConfigKey("str", None, Fate.MAPPED, "with the port of this rank: `p2p_advertise_url`"),
+    "p2p_init_ports": ConfigKey("ints", None, Fate.MAPPED, "one for each rank; vLLM's ranks share the first one"),
+    "p2p_lookup_ports": ConfigKey("ints", None, Fate.NO_EFFECT, _ONE_PORT),
     "mp_host": ConfigKey("str", None, Fate.REFUSED, _SERVER),
     "mp_port": ConfigKey("int", 5555, Fate.NO_EFFECT, _SERVER),
     "enable_controller": ConfigKey("bool", False, Fate.REFUSED, _CONTROLLER),
@@ -130,19 +136,31 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     **_each("lmcache_worker_ports lmcache_worker_ids", "ints", None, Fate.NO_EFFECT, _CONTROLLER),
     "lmcache_worker_heartbeat_delay_time": ConfigKey("int", 10, Fate.NO_EFFECT, _CONTROLLER),
     "lmcache_worker_heartbeat_time": ConfigKey("int", None, Fate.NO_EFFECT, _CONTROLLER),
-    "enable_pd": ConfigKey("bool", False, Fate.REFUSED, _HANDOFF),
-    **_each("pd_role pd_buffer_device pd_peer_host pd_proxy_host", "str", None, Fate.NO_EFFECT, _HANDOFF),
-    **_each("pd_peer_init_port pd_peer_alloc_port pd_peer_query_port", "ints", None, Fate.NO_EFFECT, _HANDOFF),
-    **_each("pd_buffer_size pd_proxy_port", "int", None, Fate.NO_EFFECT, _HANDOFF),
+    "enable_pd": ConfigKey(
+        "bool", False, Fate.MAPPED, f"a receiver finds what senders store; with `save_unfull_chunk`; {_COORDINATOR}"
+    ),
+    "pd_role": ConfigKey(
+        "str",
+        None,
+        Fate.MAPPED,
+        "sender (or producer), receiver, both; a receiver keeps nothing that every rank has read",
+    ),
+    "pd_peer_host": ConfigKey("str", None, Fate.MAPPED, "as `p2p_host`, of a sender, too"),
+    "pd_peer_init_port": ConfigKey("ints", None, Fate.MAPPED, "as `p2p_init_ports`"),
+    "pd_buffer_size": ConfigKey("int", None, Fate.MAPPED, "bytes; `l1_size_gb` where that is less"),
+    **_each("pd_peer_alloc_port pd_peer_query_port", "ints", None, Fate.NO_EFFECT, _ONE_PORT),
+    "pd_buffer_device": ConfigKey("str", None, Fate.NO_EFFECT, _IN_L1),
+    "pd_proxy_host": ConfigKey("str", None, Fate.NO_EFFECT, _NO_NEWS),
+    "pd_proxy_port": ConfigKey("int", None, Fate.NO_EFFECT, _NO_NEWS),
     "pd_backend_mode": ConfigKey("str", "async", Fate.NO_EFFECT, _PD_TUNING),
     "pd_allocation_timeout_sec": ConfigKey("float", math.inf, Fate.NO_EFFECT, _PD_TUNING),
     "pd_shutdown_timeout_sec": ConfigKey("float", 5.0, Fate.NO_EFFECT, _PD_TUNING),
     "pd_condition_poll_interval_sec": ConfigKey("float", 0.005, Fate.NO_EFFECT, _PD_TUNING),
     "pd_max_prefill_len": ConfigKey("int", 0, Fate.NO_EFFECT, _PD_TUNING),
     **_each("pd_skip_proxy_notification pd_bidirectional", "bool", False, Fate.NO_EFFECT, _PD_TUNING),
-    "transfer_channel": ConfigKey("str", None, Fate.NO_EFFECT, _PEERS),
-    "nixl_backends": ConfigKey("strs", None, Fate.NO_EFFECT, _PEERS),
-    "nixl_buffer_device": ConfigKey("str", None, Fate.NO_EFFECT, _PEERS),
+    "transfer_channel": ConfigKey("str", None, Fate.NO_EFFECT, _CHANNEL),
+    "nixl_backends": ConfigKey("strs", None, Fate.NO_EFFECT, _CHANNEL),
+    "nixl_buffer_device": ConfigKey("str", None, Fate.NO_EFFECT, _IN_L1),
     **_each("gds_path maru_path", "str", None, Fate.REFUSED, "name an adapter in extra_config.server: `l2_adapter`"),
     "gds_path_sharding": ConfigKey("str", "by_gpu", Fate.NO_EFFECT, "one folder, one engine"),
     "local_disk_path_sharding": ConfigKey("str", "by_gpu", Fate.NO_EFFECT, "one folder, one engine"),

@@ -64,12 +64,15 @@ class LMCacheEngine:
         self.gpu_connector = gpu_connector
         for line in config.warnings:
             logger.warning("%s", line)
-        if not isinstance(token_database, ChunkedTokenDatabase):
+        if config.enable_blending or not isinstance(token_database, ChunkedTokenDatabase):
             raise ValueError(
-                "segments are approximate KV, for blending, which is not there in-process: use ChunkedTokenDatabase"
+                "an LMCacheEngine does not blend, vLLM's connector does: leave 'enable_blending' out, use "
+                "ChunkedTokenDatabase"
             )
-        settings = config.server
-        self._has_tiers = bool(settings["l2_adapter"])
+        settings = config.server_of(metadata.worker_id)
+        self._hot_policy = settings.get("l2_prefetch_policy", "default") if settings["l2_adapter"] else None
+        """Of prefetches, where memory keeps chunks; None: no tier takes what is stored."""
+        self._has_tiers = bool(settings["l2_adapter"]) or "p2p_advertise_url" in settings
         self._opened = open_local(settings)
         self._is_closed = False
         self._copying = threading.Lock()
@@ -183,8 +186,8 @@ class LMCacheEngine:
     def set_hot_cache(self, enabled: bool) -> None:
         """Whether memory keeps chunks.  Without, it is a buffer for the other tiers, and where there are none nothing is
         stored; what it has is dropped."""
-        if self._has_tiers:
-            store, prefetch = ("default", "retain") if enabled else ("skip_l1", "default")
+        if self._hot_policy is not None:
+            store, prefetch = ("default", self._hot_policy) if enabled else ("skip_l1", "default")
             self._cache.control.settings.change({"l2_store_policy": store, "l2_prefetch_policy": prefetch})
         else:
             self._is_hot = enabled

@@ -68,18 +68,16 @@ def migrate(
     lines = [(_server_line if name in of_server else _line)(name, value) for name, value in given.items()]
     possible = {line.key for line in lines if line.outcome != "impossible"}
     kept = {name: value for name, value in given.items() if name in possible and name not in of_server}
-    try:
-        settings = LMCacheEngineConfig(kept).server
-    except ConfigError as error:
-        lines.append(Line("", "impossible", masked(str(error))))
-        settings = {}
+    settings, faults = _settings(kept)
+    lines += faults
     if settings and to == "server":
         settings["l1_size_gb"] *= workers
         del settings[
             "plugins"
         ]  # a server uses all that are installed: with names, it would be without HTTP API and metrics
     if engine == "vllm":
-        return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(_CONNECTOR | _MORE[to])), lines)
+        connector = _CONNECTOR | (_of_connector(kept) if to == "server" else _MORE[to])
+        return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(connector)), lines)
     places = {name: given[name] for name in _SERVER if name in possible and given[name] is not None}
     at = {name.removeprefix("mp_"): _SERVER[name](value) for name, value in places.items()}
     host, port = ({**_DEFAULTS, **settings, **at}[name] for name in _DEFAULTS)
@@ -145,10 +143,35 @@ def _client_lines(kept: Mapping[str, Any]) -> tuple[dict[str, Any], list[Line]]:
 
 _CONNECTOR: Final = {"kv_connector": "LMCacheNodeConnector", "kv_role": "kv_both"}
 _MORE: Final[Mapping[str, dict[str, Any]]] = {
-    "server": {},
     "in-process": {"kv_connector_extra_config": {"lmcache.in_process": True}},
 }
 """In-process, the connector reads LMCACHE_CONFIG_FILE itself."""
+
+
+_OTHERS: Final = ("enable_pd", "enable_p2p", "enable_blending")
+"""Keys that ask for more than a cache of its own."""
+_BLENDING: Final = [name for name in KEYS if name.startswith("blend_")]
+
+
+def _settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Line]]:
+    """Where they are impossible as a whole, without what needs others, and why."""
+    alone = {name: value for name, value in given.items() if OLD_NAMES.get(name, name) not in _OTHERS}
+    try:
+        return LMCacheEngineConfig(given).server, []
+    except ConfigError as error:
+        settings = _settings(alone)[0] if len(alone) < len(given) else {}
+        return settings, [Line("", "impossible", masked(str(error)))]
+
+
+def _of_connector(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server's engines are started with, beside it: who hands over, and who blends."""
+    config, found = LMCacheEngineConfig(given), {}
+    if config.enable_pd and config.pd_role:
+        found["lmcache.pd_role"] = config.role
+    if config.enable_blending:
+        named = {f"lmcache.{name}": getattr(config, name) for name in _BLENDING}
+        found |= {"lmcache.blend": "all", **{name: value for name, value in named.items() if value is not None}}
+    return {"kv_connector_extra_config": found} if found else {}
 
 
 def _line(name: str, value: Any) -> Line:

@@ -9,10 +9,12 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from lmcache_client.errors import ConfigError
+from lmcache_engine.peers import l1_size_gb, peer_settings, role
 
 POLICIES: Final = ("LRU", "LFU", "FIFO", "MRU")
 MEMORY, DISK, REMOTE = "LocalCPUBackend", "LocalDiskBackend", "RemoteBackend"
-"""Names of tiers, in the order in which they are asked."""
+PEERS: Final = {"enable_pd": "PDBackend", "enable_p2p": "P2PBackend"}
+"""Names of tiers, by the key of each one that is other caches' memory."""
 _SCHEMES: Final = "redis, rediss, unix, valkey, s3, mooncake, mooncakestore, lm, infinistore, file and fs"
 _S3: Final = (
     "s3_region",
@@ -34,8 +36,9 @@ class Adapter(NamedTuple):
     settings: dict[str, Any]
 
 
-def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str, Any]:
-    """`values`: checked, by key.  Raises ConfigError for a policy, a folder or a scheme that cannot be used."""
+def server_settings(values: Mapping[str, Any], hash_algorithm: str, worker: int = 0) -> dict[str, Any]:
+    """`values`: checked, by key.  `worker`: which of several that have a cache each.  Raises ConfigError for a policy, a folder
+    or a scheme that cannot be used, and for what peers lack."""
     adapters = _adapters(values)
     asks_memory_alone("retrieve_locations", values["retrieve_locations"], tiers(values))
     policy = str(values["cache_policy"]).upper()
@@ -44,7 +47,7 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
     settings: dict[str, Any] = {
         "chunk_size": values["chunk_size"],
         "hash_algorithm": hash_algorithm,
-        "l1_size_gb": values["max_local_cpu_size"],
+        "l1_size_gb": l1_size_gb(values),
         "l1_use_lazy": values["enable_lazy_memory_allocator"],
         "l1_use_hugepages": values["local_cpu_use_hugepages"],
         "l1_read_ttl_seconds": values["pin_timeout_sec"],
@@ -54,7 +57,7 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
     }
     plugins = [each.plugin for each in adapters] + (["policies"] if policy != "LRU" else [])
     if values["enable_lazy_memory_allocator"]:
-        settings["l1_init_size_gb"] = values["lazy_memory_initial_ratio"] * values["max_local_cpu_size"]
+        settings["l1_init_size_gb"] = values["lazy_memory_initial_ratio"] * settings["l1_size_gb"]
     if values["numa_mode"]:
         settings["l1_numa"] = "local" if values["numa_mode"] == "auto" else values["numa_mode"]
     if values["lmcache_instance_id"]:
@@ -62,27 +65,40 @@ def server_settings(values: Mapping[str, Any], hash_algorithm: str) -> dict[str,
     own = (values["extra_config"] or {}).get("server") or {}
     if not isinstance(own, Mapping):
         raise ConfigError("'extra_config.server' has settings of `lmcache server` by name, such as l1_numa: interleave")
-    if adapters or own.get("l2_adapter"):
+    if values["enable_blending"]:
+        if find_spec("lmcache_blend") is None:
+            raise ConfigError("'enable_blending' is True: pip install lmcache-blend")
+        settings["engine_type"] = ["blend"]
+        plugins.append("blend")
+    peers = peer_settings(values, own, worker)
+    if peers:
+        settings |= peers
+        plugins += ["p2p", "fleet_member"]
+    has_adapters = bool(adapters or own.get("l2_adapter"))
+    if (has_adapters or peers) and role(values) not in ("receiver", "both"):
         settings["l2_prefetch_policy"] = "retain"
         plugins.append("policies")
-        if not values["local_cpu"] or _is_stored_below(values):
+    if has_adapters:
+        if (not values["local_cpu"] or _is_stored_below(values)) and not peers:  # who read out of memory
             settings["l2_store_policy"] = "skip_l1"
+            plugins.append("policies")
     elif values["store_location"] is not None:
-        check_locations("store_location", [values["store_location"]], [MEMORY])
+        check_locations("store_location", [values["store_location"]], tiers(values))
     plugins += own.get("plugins", ())
     return {**settings, **own, "plugins": list(dict.fromkeys(plugins))}
 
 
 def tiers(values: Mapping[str, Any]) -> list[str]:
     """Names of the configured tiers, in the order in which they are asked."""
-    return [MEMORY] + [DISK] * _has_disk(values) + [REMOTE] * bool(values["remote_url"])
+    peers = [name for key, name in PEERS.items() if values[key]]
+    return [MEMORY, *peers] + [DISK] * _has_disk(values) + [REMOTE] * bool(values["remote_url"])
 
 
 def asks_memory_alone(name: str, locations: Sequence[str] | None, there: Sequence[str]) -> bool:
     """Of all tiers that are there, or of memory alone.  Raises ConfigError for other locations."""
     if locations is None:
         return False
-    check_locations(name, locations, (MEMORY, DISK, REMOTE))
+    check_locations(name, locations, (MEMORY, *PEERS.values(), DISK, REMOTE))
     if {*there} <= {*locations}:
         return False
     if set(locations) == {MEMORY}:

@@ -29,7 +29,7 @@ from lmcache_vllm.blend_separator import separator_tokens
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.handoffs import HandoffParams
-from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split
+from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split, with_blending
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.metrics import NodePromMetrics, NodeStats
 from lmcache_vllm.model_identity import EngineIdentity, engine_identity
@@ -69,7 +69,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         log_where_vllm_does()
         transfer_config = vllm_config.kv_transfer_config
         extra, overrides = split(transfer_config.kv_connector_extra_config)
-        settings = Settings.of(extra)
+        settings = with_blending(Settings.of(extra), extra, overrides)
         if settings.in_process:
             settings = replace(settings, url=endpoint_of(transfer_config.engine_id))
         groups = cache_groups(vllm_config, kv_cache_config)
@@ -80,7 +80,6 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         # A cache that fails costs its hit: the tokens are computed. vLLM reads this after it opened the connector.
         transfer_config.kv_load_failure_policy = "recompute"
         self._adapters = AdapterContents()
-        self._handoffs = HandoffParams(settings, transfer_config.engine_id)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._cache: InProcessCache | None = None
@@ -92,8 +91,10 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
                     settings.url,
                     workers=parallel.local_world_size,
                     block_tokens=block_span(groups),
+                    number=parallel.data_parallel_index,
                 )
                 settings = self._cache.applied(settings, extra)
+            self._handoffs = HandoffParams(settings, transfer_config.engine_id)
             logger.info("facts of the KV cache served_name=%s %s", identity.served, identity)
             self._scheduler = SchedulerSide(
                 settings,
@@ -172,7 +173,8 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self._working.start_loads(self._plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Without `lmcache.layerwise` a request is computed only when all of its layers were loaded, and nothing is waited for.
+        """With `lmcache.layerwise`, waits for this layer alone: a thread copies all of them, in order, from the start of the
+        step. Without it a request is computed only when all of its layers were loaded, and nothing is waited for.
         Passes of blends are watched here."""
         self._working.before_layer(layer_name)
 

@@ -48,6 +48,10 @@ _CONNECTOR_SETTINGS: Final = {
     "min_retrieve_tokens": "min_retrieve_tokens",
 }
 """Keys of the configuration that are settings of the connector, and their names there."""
+_BLENDING: Final = ("blend_min_tokens", "blend_recompute_ratios", "blend_thresholds", "blend_check_layers")
+"""Further ones, which have one name, and which workers need, too. `blend_special_str` counts where blending is on by
+`enable_blending`: it has a default there."""
+_ROLE, _BLEND = f"{PREFIX}pd_role", f"{PREFIX}blend"
 
 
 def split(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,7 +60,12 @@ def split(extra: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if extra.get(f"{PREFIX}in_process") is not True:
         return dict(extra), {}
     own = {key: value for key, value in extra.items() if not key.startswith(PREFIX) or is_known(key)}
-    return own, {key.removeprefix(PREFIX): value for key, value in extra.items() if key not in own}
+    overrides = {key.removeprefix(PREFIX): value for key, value in extra.items() if key not in own}
+    if own.get(_ROLE, "none") != "none":
+        overrides |= {"enable_pd": True, "pd_role": own[_ROLE]}
+    if own.get(_BLEND, "off") != "off":
+        overrides["enable_blending"] = True
+    return own, overrides
 
 
 def is_layerwise(extra: Mapping[str, Any]) -> bool:
@@ -67,8 +76,28 @@ def is_layerwise(extra: Mapping[str, Any]) -> bool:
     with suppress(ImportError, LMCacheError):
         from lmcache_engine import LMCacheEngineConfig
 
-        return bool(LMCacheEngineConfig.from_env(os.environ, **overrides).use_layerwise)
+        config = LMCacheEngineConfig.from_env(os.environ, **overrides)
+        return bool(config.use_layerwise and not config.enable_blending)
     return False
+
+
+def with_blending(settings: Settings, extra: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
+    """The connector's settings, with those of blends that the cache's configuration gives and `extra` does not. A worker
+    imports lmcache-engine only where that may be. Raises ValueError."""
+    variables = (_FILE_VARIABLE, f"{_VARIABLES}ENABLE_BLENDING")
+    if not settings.in_process or not ("enable_blending" in overrides or any(name in os.environ for name in variables)):
+        return settings
+    try:
+        from lmcache_engine import LMCacheEngineConfig
+
+        values = LMCacheEngineConfig.from_env(os.environ, **overrides).as_dict()
+    except (ImportError, LMCacheError):  # said when the cache is opened
+        return settings
+    if not values["enable_blending"]:
+        return settings
+    named = [*_BLENDING] if _BLEND in extra else [*_BLENDING, "blend_special_str"]
+    given = {f"{PREFIX}{name}": values[name] for name in named if values[name] not in (None, "")}
+    return Settings.of({_BLEND: "all", **given, **extra})
 
 
 def endpoint_of(engine_id: str) -> str:
@@ -89,10 +118,13 @@ def endpoint_of(engine_id: str) -> str:
 class InProcessCache:
     """What the scheduler's process has of the cache: all of it. Workers register with it as with a server."""
 
-    def __init__(self, overrides: Mapping[str, Any], url: str, *, workers: int, block_tokens: int) -> None:
+    def __init__(
+        self, overrides: Mapping[str, Any], url: str, *, workers: int, block_tokens: int, number: int = 0
+    ) -> None:
         """Opens it and serves it at `url`. `workers` of this machine map its memory, and it has as much for each of them;
         `block_tokens`: where blocks of all groups end together. `overrides`: keys of the configuration, over those of
-        LMCACHE_CONFIG_FILE and LMCACHE_*. Raises ValueError that says what is wrong, and what to do."""
+        LMCACHE_CONFIG_FILE and LMCACHE_*. `number`: which of several engines of one configuration this is. Raises ValueError
+        that says what is wrong, and what to do."""
         _check_environment()
         from lmcache_core import open_local
 
@@ -104,7 +136,7 @@ class InProcessCache:
                     f"lmcache.in_process: 'chunk_size' is {self.config.chunk_size}, which is not a multiple of vLLM's blocks "
                     f"of {block_tokens}; change it, or vLLM's --block-size"
                 )
-            given = self.config.server
+            given = self.config.server_of(number)
             shared = {"l1_size_gb": given["l1_size_gb"] * workers, "l1_shared_memory": True}
             if "l1_init_size_gb" in given:
                 shared["l1_init_size_gb"] = given["l1_init_size_gb"] * workers
@@ -125,10 +157,12 @@ class InProcessCache:
         self._process = os.getpid()
         atexit.register(self.close)
         logger.info(
-            "cache is open in this process url=%s l1_gb=%s adapters=%s seconds=%.2f",
+            "cache is open in this process url=%s l1_gb=%s adapters=%s peers=%s role=%s seconds=%.2f",
             url,
             shared["l1_size_gb"],
             ",".join(each["type"] for each in given["l2_adapter"]) or "none",
+            given.get("p2p_advertise_url", "none"),
+            self.config.role,
             time.monotonic() - began,
         )
 
@@ -136,7 +170,16 @@ class InProcessCache:
         """The connector's settings, with those that the cache's configuration gives and `extra` does not."""
         values = self.config.as_dict()
         taken = {name: values[key] for key, name in _CONNECTOR_SETTINGS.items() if f"{PREFIX}{name}" not in extra}
-        return replace(settings, **taken)
+        if settings.blend != "off":  # its passes have steps of their own
+            taken["layerwise"] = settings.layerwise
+        if _ROLE not in extra:
+            taken["pd_role"] = self.config.role
+        applied = replace(settings, **taken)
+        if applied.engine_url and applied.pd_role == "none":
+            raise ValueError(
+                "'lmcache.engine_url' has no effect without a role: set 'lmcache.pd_role', or leave it out"
+            )
+        return applied
 
     def close(self) -> None:
         """Write what is on its way to other tiers, as far as there is time, and give everything back. May be called again. Does
@@ -166,8 +209,9 @@ def _configuration(overrides: Mapping[str, Any]) -> LMCacheEngineConfig:
 
     config = LMCacheEngineConfig.from_env(os.environ, **overrides)
     _check_variables(set(config.as_dict()))
+    taken = (*_CONNECTOR_SETTINGS, *_BLENDING, "blend_special_str")
     for line in config.warnings:
-        if not any(line.startswith(f"'{key}' has no effect") for key in _CONNECTOR_SETTINGS):
+        if not any(line.startswith(f"'{key}' has no effect") for key in taken):
             logger.warning("%s", line)
     return config
 

@@ -76,11 +76,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings that do not go together."""
-        for name, off, plugin in (("pd_role", "none", "lmcache-pd"), ("blend", "off", "lmcache-blend")):
-            if self.in_process and getattr(self, name) != off:
-                raise ValueError(
-                    f"'{PREFIX}{name}' needs a server: leave 'lmcache.in_process' out, and run `lmcache server` with {plugin}"
-                )
         if self.layerwise and self.blend != "off":
             raise ValueError(
                 "'lmcache.layerwise' does not go with 'lmcache.blend', whose passes have steps of their own"
@@ -112,7 +107,7 @@ class Settings:
             )
         if given.get("pd_role", "none") != "none":
             given["save_tail"] = True
-        elif "engine_url" in given:
+        elif "engine_url" in given and not given.get("in_process"):  # there, the cache's configuration may say it
             raise ValueError("'lmcache.engine_url' has no effect without 'lmcache.pd_role': give both of them or none")
         if given.get("blend_special_str") and given.get("blend", "off") == "off":
             raise ValueError(
