@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import lmcache_core
+from demo.preloaded import Preloaded
 from lmcache_devkit import free_port
 from plugins.admin.tests.conversation import running
 
@@ -19,9 +22,14 @@ Install = Callable[..., Path]
 Environment = dict[str, str]
 
 
+@cache
+def commands() -> Preloaded:
+    """What runs commands: its imports are most of what a command costs."""
+    return Preloaded(Path(sys.executable), os.environ, ["lmcache_core.app.commands.server", "lmcache_core.app.build"])
+
+
 def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lmcache_core", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return commands().run([sys.executable, "-m", "lmcache_core", *arguments], environment)
 
 
 @pytest.mark.parametrize(
