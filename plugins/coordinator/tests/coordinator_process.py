@@ -13,9 +13,26 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
+
+from demo.preloaded import ForkedProcess, Preloaded
+from demo.server_process import FORKED
+
+MODULES: Final = (
+    "litestar.app",
+    "lmcache_coordinator.command",
+    "lmcache_coordinator.server_api",
+    "lmcache_coordinator.states.sqlite",
+    "lmcache_core.app.cli",
+    "lmcache_core.app.offer_specs",
+    "lmcache_core.app.plugins.loading",
+    "uvicorn.protocols.http.h11_impl",
+    "yaml",
+)
+"""What coordinators import."""
 
 
 def free_port() -> int:
@@ -27,6 +44,12 @@ def free_port() -> int:
 class Reply(NamedTuple):
     status: int
     body: Any
+
+
+@cache
+def preloaded() -> Preloaded:
+    """What starts coordinators in tests: one for all of a process, and as long as it."""
+    return Preloaded(Path(sys.executable), os.environ, MODULES)
 
 
 class CoordinatorProcess:
@@ -47,7 +70,7 @@ class CoordinatorProcess:
         self.flags = ("--port", str(self.port), "--state", str(folder / "state.db"), *flags)
         self.log = folder / "coordinator.log"
         self._environment = {**os.environ, **(environment or {})}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[str] | ForkedProcess | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -62,8 +85,11 @@ class CoordinatorProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "lmcache_core", "coordinator", *self.flags]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
+        with self.log.open("a") as log:
+            if FORKED in self._environment:
+                self.process = preloaded().popen(command, self._environment, log, piped=False)
+            else:
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment, text=True)
         until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
@@ -77,7 +103,7 @@ class CoordinatorProcess:
 
     def kill(self) -> None:
         assert self.process is not None
-        self.process.kill()
+        self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:

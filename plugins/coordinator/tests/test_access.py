@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
+from demo.server_process import FORKED
 from lmcache_client.errors import ConfigError
 from lmcache_coordinator.settings import read_settings, view_settings
 from lmcache_fleet.messages import JournalPage, KeysOf, Lookup, encode
@@ -88,7 +89,8 @@ def test_files_that_without_certificates_stop_the_start() -> None:
         HttpServer("127.0.0.1", 0, None, Litestar, name="test", tls=TlsFiles("none.pem", "none.key"))
 
 
-def test_it_may_have_as_many_connections_as_the_machine_allows(tmp_path: Path) -> None:
+def test_it_may_have_as_many_connections_as_the_machine_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FORKED)  # the limit is this process's
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
     try:
