@@ -30,6 +30,12 @@ class Desk(Registrations):
         self.quarantined[worker] = ends_reads
         return worker in self.touching
 
+    def hear(self, instance_id: int, seconds: int) -> None:
+        """A ping every second."""
+        for _ in range(seconds):
+            self.pass_time(1)
+            self.seen(instance_id, pinged=True)
+
     def pass_time(self, seconds: int) -> None:
         """With a look at the silent every second."""
         for _ in range(seconds):
@@ -220,19 +226,47 @@ def test_a_worker_that_unregisters_touches_nothing_of_its_earlier_registrations(
     assert desk.ended == [again.token, silent.token]
 
 
-def test_a_new_process_under_a_live_id_does_not_inherit_the_holds_of_the_dead_one() -> None:
-    """Workers in containers have the same process id each time; the next one pings before the time-out has passed."""
+def test_what_a_closed_connection_held_ends_when_its_worker_was_heard_steadily() -> None:
+    """It may be a new process with the id of a dead one, as in containers, or the same one, in the middle of a copy."""
     desk = Desk()
-    dead = silent_worker(desk)
+    closed = silent_worker(desk)
     left: list[Worker] = []
     desk.on_leave(left.append)
-    assert silent_worker(desk, b"two") is dead, "while its first connection is open it may be the same process"
+    assert silent_worker(desk, b"two") is closed, "while its first connection is open it may be the same process"
     desk.connected.remove(b"two")
     again = silent_worker(desk, b"one")
-    assert again is not dead
+    assert again is not closed
     assert desk.find(1) is again
-    assert (desk.ended, left) == ([dead.token], [dead])
     assert len(desk.events.of(WorkerRegistered)) == 2
+    assert desk.events.of(WorkerLeft)[0].reason == "closed"
+    desk.hear(1, 200)
+    desk.pass_time(61)  # frozen meanwhile, perhaps: what was heard before does not count
+    desk.hear(1, 239)
+    assert (desk.quarantined, desk.ended, left) == ({closed.token: False}, [], [])
+    desk.hear(1, 4)
+    assert (desk.ended, left, desk.find(1)) == ([closed.token], [closed], again)
+
+
+def test_what_a_closed_connection_held_ends_with_the_worker_that_came_next() -> None:
+    desk = Desk()
+    closed = silent_worker(desk)
+    desk.connected.remove(b"one")
+    again = silent_worker(desk, b"two")
+    desk.pass_time(1000)
+    assert desk.find(1) is None
+    assert desk.ended == [], "it may be frozen, and the same process"
+    desk.connected.remove(b"two")
+    desk.pass_time(1)
+    assert sorted(desk.ended) == sorted([closed.token, again.token])
+
+
+def test_a_worker_that_held_nothing_ends_with_its_connection() -> None:
+    desk = Desk()
+    closed = silent_worker(desk)
+    desk.touching.clear()
+    desk.connected.remove(b"one")
+    silent_worker(desk, b"two")
+    assert desk.ended == [closed.token]
 
 
 def test_a_new_process_may_have_another_layout() -> None:

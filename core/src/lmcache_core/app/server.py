@@ -36,6 +36,10 @@ HASTY_CLOSE_SECONDS: Final = 0.5
 """How long an adapter may take to close where `drain_seconds` are over."""
 SHOWN_MAX: Final = 100
 """Salts and models that are named, those that asked for most first."""
+_OF_TENANTS: Final = (
+    *("requested_chunks", "hit_l1_chunks", "hit_l2_chunks", "missed_chunks", "requested_tokens", "hit_l1_tokens"),
+    *("hit_l2_tokens", "missed_tokens", "stored_chunks", "stored_bytes", "retrieved_chunks", "retrieved_bytes"),
+)
 JOIN_SECONDS = 2.0
 """How long a thread may take to end once it was asked to."""
 
@@ -267,19 +271,8 @@ def _tenant_row(counts: TenantCounts) -> dict[str, Any]:
         "lookups": counts.lookups,
         "lookups_abandoned": counts.abandoned,
         "early_exits": dict(counts.early_exits),
-        "requested_chunks": counts.requested_chunks,
-        "hit_l1_chunks": counts.hit_l1_chunks,
-        "hit_l2_chunks": counts.hit_l2_chunks,
-        "missed_chunks": counts.missed_chunks,
-        "requested_tokens": counts.requested_tokens,
-        "hit_l1_tokens": counts.hit_l1_tokens,
-        "hit_l2_tokens": counts.hit_l2_tokens,
-        "missed_tokens": counts.missed_tokens,
+        **{name: getattr(counts, name) for name in _OF_TENANTS},
         "hit_rate": _rate(counts.hit_tokens, counts.requested_tokens),
-        "stored_chunks": counts.stored_chunks,
-        "stored_bytes": counts.stored_bytes,
-        "retrieved_chunks": counts.retrieved_chunks,
-        "retrieved_bytes": counts.retrieved_bytes,
         "refused_chunks": dict(counts.refused_chunks),
     }
 

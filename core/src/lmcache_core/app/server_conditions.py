@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from lmcache_core.app.parts import Parts
@@ -13,14 +13,15 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.counts import SubscriberState
 from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.contracts.request_module import RequestModule
+from lmcache_core.contracts.request_module import RequestModule, Worker
 from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.conditions import PluginReports, RecentGrowth, Reporter, counts_of
 from lmcache_core.model.keys import HashChain
-from lmcache_core.server.registrations import model_conflicts
+from lmcache_core.model.names import parse_model_name
+from lmcache_core.server.registrations import layout_of
 
 PAGE_KEYS: Final = 64
 PAGES_MAX: Final = 16
@@ -316,3 +317,43 @@ class FoundObjects:
 
 def _words(chunk_tokens: int, chain: HashChain) -> str:
     return f"chunks of {chunk_tokens} tokens and hash {chain.name.lower()}"
+
+
+def model_conflicts(workers: Iterable[Worker]) -> Iterator[Condition]:
+    """A name with an identity is another one wherever bytes mean something else: only names without one can conflict."""
+    by_name: dict[str, list[Worker]] = {}
+    for worker in workers:
+        if not parse_model_name(worker.model_name).identity:
+            by_name.setdefault(worker.model_name, []).append(worker)
+    for name, those in sorted(by_name.items()):
+        if differences := list(_differences(those)):
+            yield Condition(
+                "model_conflict",
+                Severity.WARNING,
+                f"its engines differ: {'; '.join(differences)}; the server cannot tell whether they serve one model",
+                "serve other models under other paths, or use LMCacheNodeConnector, which says what its bytes mean",
+                f"model {name}",
+                counts_of(workers=len(those)),
+            )
+
+
+def _differences(workers: list[Worker]) -> Iterator[str]:
+    worlds = sorted({worker.world_size for worker in workers})
+    if len(worlds) > 1:
+        yield f"world sizes {', '.join(map(str, worlds))}"
+    dtypes = sorted({" + ".join(sorted(_dtypes(worker))) for worker in workers})
+    if len(dtypes) > 1:
+        yield f"types {', '.join(dtypes)}"
+        return
+    shapes: dict[tuple[int, int], set[str]] = {}
+    for worker in workers:
+        shard = 0 if worker.world_size == 1 else worker.shard
+        if shard is not None:  # stages of one engine may differ
+            shapes.setdefault((worker.world_size, shard), set()).add(layout_of(worker))
+    for (world, shard), those in sorted(shapes.items()):
+        if len(those) > 1:
+            yield f"chunks of shard {shard} of {world}: {', '.join(sorted(those))}"
+
+
+def _dtypes(worker: Worker) -> set[str]:
+    return {part.dtype for group in worker.groups for part in getattr(group.layout, "parts", (group.layout,))}

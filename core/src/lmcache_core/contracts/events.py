@@ -356,8 +356,8 @@ class WorkerRegistered(Event, frozen=True):
 
 
 class WorkerLeft(Event, frozen=True):
-    """A worker unregistered, or is known dead: `reason` is `unregistered`, `silent`, or `closed`: a new
-    process registered under its id, and its connection is closed."""
+    """A worker unregistered, or is known dead: `reason` is `unregistered`, `silent`, or `closed`: it, or a
+    new process under its id, registered over another connection, and its own is closed."""
 
     instance_id: int
     model_name: str

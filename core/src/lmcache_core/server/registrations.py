@@ -6,18 +6,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, SpaceFields, Worker
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.controllers.conditions import counts_of
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.model.names import parse_model_name, registered_name
 from lmcache_core.server.request_fields import check_model_name
@@ -31,6 +29,8 @@ UNKNOWN_IDS_MAX = 4096
 ROUND_SECONDS: Final = 1.0
 """Between two calls of `reap`."""
 SETTLED_SECONDS: Final = 2.0
+STEADY_REAPS: Final = 2.0
+"""Reap times of running within which a process ends each copy that it began before."""
 STANDSTILL_ROUNDS: Final = 2
 """When this many rounds were missed, the process did not run (stopped, suspended, no CPU), and what workers sent
 meanwhile is still to be read."""
@@ -49,6 +49,8 @@ class _Registration:
     worker: Worker
     seen: float
     since: float
+    steady_since: float
+    """No two signs of life since then were more than half of the reap time apart."""
     pinged: bool = False
 
 
@@ -56,7 +58,11 @@ class Registrations:
     """Implements `contracts.request_module.Workers`.  Safe from any thread.
 
     A silent worker is dropped when its time is over.  One that touches slots itself may be frozen in the middle of a copy:
-    its holds stay in quarantine until its connection is closed, it unregisters, or it commits after all."""
+    its holds stay in quarantine until its connection is closed, it unregisters, or it commits after all.
+
+    A worker that registers again while its connection is closed may be another process with its id, or the same one, which
+    has lost a connection and still copies: what it held stays in quarantine until the worker has been heard steadily for
+    `STEADY_REAPS` reap times."""
 
     def __init__(
         self,
@@ -83,7 +89,7 @@ class Registrations:
         self._notified: OrderedDict[int, None] = OrderedDict()
         self._leave: list[Callable[[Worker], None]] = []
         self._quarantined: list[Worker] = []
-        """Dropped, and perhaps still touching their slots."""
+        """Dropped or replaced, and perhaps still touching their slots."""
         self._reaped_at = clock.monotonic()
         self.revision = 0
         """Raised under the lock after each change of what `groups` returns."""
@@ -95,19 +101,26 @@ class Registrations:
     def register(self, worker: Worker) -> Worker:
         for group in worker.groups:
             self._learn_layout(group.layout)
-        self._end_closed(worker)
         now = self._clock.monotonic()
         with self._lock:
             known = self._by_id.get(worker.instance_id)
-            if known is None and len(self._by_id) >= WORKERS_MAX:
+            closed = known.worker if known is not None and self._is_closed(known.worker, worker) else None
+            if closed is not None:
+                known = None
+                self._quarantined.append(closed)
+            elif known is None and len(self._by_id) >= WORKERS_MAX:
                 raise ProtocolError(f"{WORKERS_MAX} workers are registered already, as many as one server takes")
             if known is None:
                 keeps_fence = worker.fence_seconds > 0  # and so it pings
-                self._by_id[worker.instance_id] = _Registration(worker, now, now, keeps_fence)
+                self._by_id[worker.instance_id] = _Registration(worker, now, now, now, keeps_fence)
                 self._notified.pop(worker.instance_id, None)
                 self.revision += 1
             else:
-                known.seen = now
+                self._hear(known, now)
+        if closed is not None:
+            self._publish_left(closed, "closed")
+            if not self._touches(closed) or not self._references.quarantine_worker(closed.token, ends_reads=False):
+                self._end_quarantined(lambda each: each is closed)
         if known is None:
             about = worker.instance_id, worker.model_name, worker.world_size, layout_of(worker)
             self._events.publish(WorkerRegistered(*about, shared_memory=not worker.inline))
@@ -121,18 +134,9 @@ class Registrations:
         there.connection = worker.connection
         return there
 
-    def _end_closed(self, worker: Worker) -> None:
-        """End the registration of this id where its process is dead: it spoke on another connection, which is closed.  What
-        that process held would else be held for as long as the new one lives."""
-        with self._lock:
-            known = self._by_id.get(worker.instance_id)
-            connection = known.worker.connection if known else b""
-            if known is None or not connection or connection == worker.connection or self.is_connected(connection):
-                return
-            del self._by_id[worker.instance_id]
-            self.revision += 1
-        self._publish_left(known.worker, "closed")
-        self._end(known.worker)
+    def _is_closed(self, known: Worker, again: Worker) -> bool:
+        """Did the known one speak on another connection, which is closed?"""
+        return known.connection not in (b"", again.connection) and not self.is_connected(known.connection)
 
     def unregister(self, instance_id: int, reason: str) -> None:
         with self._lock:
@@ -148,14 +152,14 @@ class Registrations:
             registration = self._by_id.get(worker.instance_id)
             if registration is None or registration.worker is not worker:
                 return False
-            registration.seen = self._clock.monotonic()
+            self._hear(registration, self._clock.monotonic())
             return True
 
     def seen(self, instance_id: int, pinged: bool, connection: bytes = b"") -> bool:
         with self._lock:
             registration = self._by_id.get(instance_id)
             if registration is not None:
-                registration.seen = self._clock.monotonic()
+                self._hear(registration, self._clock.monotonic())
                 registration.pinged = registration.pinged or pinged
                 if connection and registration.worker.connection:
                     registration.worker.connection = connection
@@ -200,6 +204,7 @@ class Registrations:
                 for registration in self._by_id.values():
                     registration.seen = min(now, registration.seen + passed - ROUND_SECONDS)
                     registration.since += passed - ROUND_SECONDS
+                    registration.steady_since = now  # workers may have stood still, too
             # Found and dropped under one lock: a worker that speaks in between is not dead.
             for instance_id, registration in list(self._by_id.items()):
                 limit = self._reap if registration.pinged else self._grace
@@ -212,7 +217,7 @@ class Registrations:
             logger.warning("worker is dead instance=%d model=%s silent_seconds=%.0f", *about)
             self._publish_left(worker, "silent")
             self._drop_silent(worker)
-        self._end_quarantined(lambda worker: not self.is_connected(worker.connection))
+        self._end_quarantined(self._is_gone)
 
     def settled(self) -> int:
         """Workers that spoke `SETTLED_SECONDS` after they registered: those that map L1 have mapped it."""
@@ -237,14 +242,35 @@ class Registrations:
             for instance_id, registration in list(self._by_id.items())
         ]
 
+    def _hear(self, registration: _Registration, now: float) -> None:
+        """It has given a sign of life.  Under the lock."""
+        if now - registration.seen > self._reap / 2:
+            registration.steady_since = now
+        registration.seen = now
+
+    @staticmethod
+    def _touches(worker: Worker) -> bool:
+        """Does it read and write slots itself?"""
+        return bool(worker.connection) and not worker.inline
+
     def _drop_silent(self, worker: Worker) -> None:
+        with self._lock:
+            for each in self._quarantined:
+                if each.instance_id == worker.instance_id:
+                    each.connection = worker.connection  # its process may be that of this one
         keeps_fence = 0 < worker.fence_seconds <= self._reap / 2
-        touches = bool(worker.connection) and not worker.inline
-        if touches and self._references.quarantine_worker(worker.token, ends_reads=keeps_fence):
+        if self._touches(worker) and self._references.quarantine_worker(worker.token, ends_reads=keeps_fence):
             with self._lock:
                 self._quarantined.append(worker)
         else:
             self._end(worker)
+
+    def _is_gone(self, worker: Worker) -> bool:
+        """Does it touch nothing any more?  Under the lock."""
+        if self.is_connected(worker.connection):
+            return False
+        again = self._by_id.get(worker.instance_id)
+        return again is None or 0 < STEADY_REAPS * self._reap < again.seen - again.steady_since
 
     def _end_quarantined(self, is_gone: Callable[[Worker], bool]) -> None:
         with self._lock:
@@ -348,43 +374,3 @@ def _any_of(
         windows = [group.window_chunks for group in row]
         shards.append(Shard(spaces, None if None in windows else max(window or 1 for window in windows)))
     return shards
-
-
-def model_conflicts(workers: Iterable[Worker]) -> Iterator[Condition]:
-    """A name with an identity is another one wherever bytes mean something else: only names without one can conflict."""
-    by_name: dict[str, list[Worker]] = {}
-    for worker in workers:
-        if not parse_model_name(worker.model_name).identity:
-            by_name.setdefault(worker.model_name, []).append(worker)
-    for name, those in sorted(by_name.items()):
-        if differences := list(_differences(those)):
-            yield Condition(
-                "model_conflict",
-                Severity.WARNING,
-                f"its engines differ: {'; '.join(differences)}; the server cannot tell whether they serve one model",
-                "serve other models under other paths, or use LMCacheNodeConnector, which says what its bytes mean",
-                f"model {name}",
-                counts_of(workers=len(those)),
-            )
-
-
-def _differences(workers: list[Worker]) -> Iterator[str]:
-    worlds = sorted({worker.world_size for worker in workers})
-    if len(worlds) > 1:
-        yield f"world sizes {', '.join(map(str, worlds))}"
-    dtypes = sorted({" + ".join(sorted(_dtypes(worker))) for worker in workers})
-    if len(dtypes) > 1:
-        yield f"types {', '.join(dtypes)}"
-        return
-    shapes: dict[tuple[int, int], set[str]] = {}
-    for worker in workers:
-        shard = 0 if worker.world_size == 1 else worker.shard
-        if shard is not None:  # stages of one engine may differ
-            shapes.setdefault((worker.world_size, shard), set()).add(layout_of(worker))
-    for (world, shard), those in sorted(shapes.items()):
-        if len(those) > 1:
-            yield f"chunks of shard {shard} of {world}: {', '.join(sorted(those))}"
-
-
-def _dtypes(worker: Worker) -> set[str]:
-    return {part.dtype for group in worker.groups for part in getattr(group.layout, "parts", (group.layout,))}
