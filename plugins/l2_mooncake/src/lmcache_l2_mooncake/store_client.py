@@ -67,7 +67,7 @@ class StoreClient:
 
     def __init__(self, store: Any) -> None:
         """Takes over a store that was set up."""
-        self._store: Final = store
+        self._store = store
 
     @classmethod
     def open(
@@ -144,8 +144,9 @@ class StoreClient:
         return None if check is None else check() == Code.OK
 
     def close(self) -> None:
-        """Leave the store, with the memory that was given to it.  Takes a second or two."""
-        self._store.close()
+        """Leave the store, with the memory that was given to it, and give the library's own back.  Takes a second or two."""
+        store, self._store = self._store, None
+        store.close()
 
 
 def _columns(transfers: Sequence[Transfer]) -> tuple[list[str], list[int], list[int]]:
