@@ -260,6 +260,17 @@ def test_what_a_closed_connection_held_ends_with_the_worker_that_came_next() -> 
     assert sorted(desk.ended) == sorted([closed.token, again.token])
 
 
+def test_a_frozen_process_keeps_its_slots_when_another_one_with_its_id_ends() -> None:
+    desk = Desk()
+    frozen = silent_worker(desk)
+    desk.pass_time(121)
+    other = silent_worker(desk, b"two")
+    desk.pass_time(121)
+    desk.connected.remove(b"two")
+    desk.pass_time(1)
+    assert (desk.ended, frozen.connection) == ([other.token], b"one")
+
+
 def test_a_worker_that_held_nothing_ends_with_its_connection() -> None:
     desk = Desk()
     closed = silent_worker(desk)

@@ -256,7 +256,7 @@ class Registrations:
     def _drop_silent(self, worker: Worker) -> None:
         with self._lock:
             for each in self._quarantined:
-                if each.instance_id == worker.instance_id:
+                if each.instance_id == worker.instance_id and not self.is_connected(each.connection):
                     each.connection = worker.connection  # its process may be that of this one
         keeps_fence = 0 < worker.fence_seconds <= self._reap / 2
         if self._touches(worker) and self._references.quarantine_worker(worker.token, ends_reads=keeps_fence):
