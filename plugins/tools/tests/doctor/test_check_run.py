@@ -117,7 +117,19 @@ def test_a_library_that_is_broken_is_done_without(monkeypatch: pytest.MonkeyPatc
 
 def test_the_report_as_json(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B))
-    flags = ("--model", str(tmp_path), "--tp", "2", "--flops", "400", "--l2-adapter", '{"type": "memory"}', *FAST)
+    flags = (
+        "--model",
+        str(tmp_path),
+        "--tp",
+        "2",
+        "--flops",
+        "400",
+        "--l2-adapter",
+        '{"type": "memory"}',
+        *FAST,
+        "--page-size",
+        "16",
+    )
     code = main(["doctor", "--json", *flags])
     report = json.loads(capsys.readouterr().out)
     assert code == (0 if report["ok"] else 1)
