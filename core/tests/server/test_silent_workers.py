@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import quiet
+from lmcache_client.client import EngineClient
 from lmcache_client.messages import LayoutPart, WorkerRegistration
 from lmcache_core.app.server import Server
 from lmcache_devkit.fake_engine import FakeEngine
@@ -99,6 +100,28 @@ def test_a_silent_worker_that_commits_after_all_gives_its_slots_back(start_serve
             other.end()
             thawed.worker.unregister_engine_driven(thawed.instance_id)
     quiet(server)
+
+
+def test_slots_that_a_worker_still_writes_outlast_its_connection(start_server: StartServer) -> None:
+    """It has lost the connection, and registers over another one while its thread goes on."""
+    server = start_server()
+    with FakeEngine(server.info.engine_endpoint) as writer, lively(server) as other:
+        writer.worker.ping(writer.instance_id)
+        store = writer.key(TOKENS, "s", 0, END)
+        given = {slot.offset for slot in writer.worker.prepare_store(store, writer.instance_id).context.slots}  # type: ignore[union-attr]
+        registered = server.parts.engine_port.workers
+        first = registered.find(writer.instance_id)
+        assert first is not None
+        writer.worker.close()
+        wait_until(lambda: not registered.is_connected(first.connection))
+        writer.worker = EngineClient(server.info.engine_endpoint)
+        writer.register()
+        assert quarantined(server) == len(given) == len(CHUNKS)
+        reply = other.worker.prepare_store(other.key(OTHERS, "o", 0, END), other.instance_id)
+        assert given.isdisjoint(slot.offset for slot in reply.context.slots)  # type: ignore[union-attr]
+        assert writer.worker.prepare_store(store, writer.instance_id).context.slots == (), "still being written"
+        assert writer.worker.commit_store(store, writer.instance_id) is False
+        assert quarantined(server) == 0
 
 
 def test_a_silent_worker_that_unregisters_gives_its_slots_back(start_server: StartServer) -> None:

@@ -137,7 +137,7 @@ def _memory(parts: Parts) -> Iterator[Condition]:
             "l1_slots_quarantined",
             Severity.INFO,
             f"{counts.quarantined} slots are in quarantine, until their worker or adapter releases them",
-            "they come back when the worker answers or its connection ends",
+            "they come back when the worker answers or ends, or some minutes after it registered again",
             "L1",
             counts_of(slots=counts.quarantined),
         )
