@@ -106,7 +106,7 @@ class Site:
             self.server = ServerProcess(options, log_path, executable=PUBLIC_SERVER)
         if self.server:
             self.server.start()
-            stack.callback(self._end_server)
+            stack.callback(end_server, self.server)
         given = dict(subject.engine)
         more = ["--dtype", dtype, "--max-model-len", str(tokens + 512), *given.pop("options", ())]
         self.engine = EngineProcess(
@@ -119,14 +119,6 @@ class Site:
             **given,
         )
         stack.callback(self.engine.kill)
-
-    def _end_server(self) -> None:
-        """In an orderly way, so that it takes its shared memory along."""
-        if self.server and self.server.running:
-            try:
-                self.server.stop()
-            except ChildError:
-                self.server.kill()
 
     def ask(self, prompt: Sequence[int]) -> tuple[float, int]:
         """(seconds to the first token, tokens that came from a cache)."""
@@ -159,6 +151,15 @@ class Site:
         self.server.start()
         probe = random_prompt(int(time.monotonic_ns() % 2**31), CHUNK_TOKENS + 1)
         self.engine.ask_until_cached(probe, timeout_seconds=REGISTER_SECONDS)
+
+
+def end_server(server: ServerProcess) -> None:
+    """In an orderly way, so that it takes its shared memory along."""
+    if server.running:
+        try:
+            server.stop()
+        except ChildError:
+            server.kill()
 
 
 def processes_cpu_seconds(pid: int) -> float:

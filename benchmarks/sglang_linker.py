@@ -30,6 +30,7 @@ from benchmarks.first_token import (
     CHUNK_TOKENS,
     KV_BYTES_PER_TOKEN,
     STORE_SECONDS,
+    end_server,
     make_model,
     processes_cpu_seconds,
 )
@@ -68,7 +69,7 @@ class Side:
         if subject != "none":
             self.server = self._new_server(tokens, folder / f"{subject}-server.log")
             self.server.start()
-            stack.callback(self._end_server)
+            stack.callback(end_server, self.server)
         slots = -(-(tokens + 2 * WARM_TOKENS) // PAGE_TOKENS) * PAGE_TOKENS
         self.engine = SglangProcess(
             folder / f"{subject}-engine.log",
@@ -96,14 +97,6 @@ class Side:
         options += ["--eviction-policy", "LRU", "--supported-transfer-mode", "auto"]
         options += ["--shm-name", f"sglang-{os.getpid()}"]
         return ServerProcess(options, log_path, executable=PUBLIC_SERVER)
-
-    def _end_server(self) -> None:
-        """In an orderly way, so that it takes its shared memory along."""
-        if self.server and self.server.running:
-            try:
-                self.server.stop()
-            except ChildError:
-                self.server.kill()
 
     def measure(self, name: str, prompt: Sequence[int], *, cached: bool) -> dict[str, float]:
         """Raises RuntimeError where the cache has not what it should."""
