@@ -147,8 +147,8 @@ class LMCacheConnector:
         return load.tokens
 
     def load_kv_layerwise(self, layer_id: int) -> None:
-        """Load the layer behind `layer_id`.  Raises LMCacheError where a load that was begun has lost what it had found: its
-        slots are not to be used."""
+        """Load the layer after `layer_id`.  Raises LMCacheError when chunks are gone that `start_load_kv` had found: the
+        slots of that load must not be used."""
         for load in [each for each in self._loads if each.layer == layer_id + 1]:
             self._load_layer(load)
 
