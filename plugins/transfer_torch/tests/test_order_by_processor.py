@@ -10,6 +10,7 @@ from lmcache_devkit.module_bench import ModuleBench
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.devices import Devices
 from lmcache_transfer_torch.messages import Hints
+from lmcache_transfer_torch.one_row import Claim
 from lmcache_transfer_torch.registry import Registry
 from plugins.transfer_torch.tests.cue_site import WORKER, CueDevice
 from plugins.transfer_torch.tests.driven_engine import extension
@@ -46,7 +47,7 @@ def test_layouts(has_amx: bool, device: str, dtype: str, block_tokens: int, bloc
         )
         registry = Registry(context, Devices(settings, context, {device: lambda *_: CueDevice()}), settings)
         described = [extension(tensor(device, dtype, block_tokens))]
-        registry.register(WORKER, described, "m", 1, "vllm", Hints(kv_layout="HND"), [])
+        registry.register(WORKER, Claim(b"c", described, "m", 1, "vllm", Hints(kv_layout="HND"), []))
         assert registry.refused() == {}
         worker = bench.workers.find(WORKER)
         assert worker is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,38 @@ def test_a_worker_that_registers_again_is_read_where_it_is_now(server: ServerPro
         for segment in old[0].segments:
             assert segment.name not in Path(f"/proc/{server.pid}/maps").read_text()
             segment.close()
+
+
+def test_two_processes_with_one_id_do_not_mix_their_pages(server: ServerProcess) -> None:
+    """As with clients whose id is that of their process, in two containers.  The one that comes second while the first is
+    connected runs uncached, and nothing that it says touches the first."""
+    others = [token + 5000 for token in TOKENS]
+    with DrivenEngine(endpoint_of(server)) as one, closing(DrivenEngine(endpoint_of(server))) as other:
+        other.instance_id = one.instance_id
+        other.register()
+        assert not other.store(TOKENS, first_block=31)
+        assert one.store(others)
+        assert other.retrieve(others, first_block=31) is None
+        other.unregister()
+        assert one.retrieve(others) == one.right(others)
+        assert one.lookup(TOKENS) == 0
+        (reason,) = module_status(server)["registrations_refused"]
+        assert f"instance {one.instance_id} is another process" in reason
+
+
+def test_a_process_does_not_inherit_the_pages_of_a_dead_one_with_its_id(server: ServerProcess) -> None:
+    with closing(DrivenEngine(endpoint_of(server))) as other:
+        with DrivenEngine(endpoint_of(server)) as one:
+            other.instance_id = one.instance_id
+            blocks = one.blocks(CHUNKS)
+            one.fill([token + 5000 for token in TOKENS], blocks)
+            other.register()
+        other.fill(TOKENS, blocks)
+        wait_for(lambda: not other.store(TOKENS) and not other.fake.worker.ping(other.instance_id))
+        assert other.lookup(TOKENS) == 0
+        other.register()
+        assert other.store(TOKENS)
+        assert other.retrieve(TOKENS) == other.right(TOKENS)
 
 
 def test_other_null_blocks(start_server: StartServer) -> None:

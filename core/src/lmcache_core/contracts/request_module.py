@@ -120,12 +120,14 @@ class Workers(Protocol):
         """Add a worker, or return the live one with that id, refreshed.  Raises ProtocolError when it is another."""
 
     def unregister(self, instance_id: int, reason: str) -> None:
-        """Forget a worker, which touches no slot any more; its holds end, and those of its earlier registrations that fell
-        silent.  Unknown ids are ignored."""
+        """Forget a worker, if there is one.  It touches no slot any more: its holds, and earlier ones of its id, end."""
 
     def seen(self, instance_id: int, pinged: bool, connection: bytes = b"") -> bool:
         """It is alive, and speaks on this connection.  False once for an id that is not registered, so that it registers
         again; then True."""
+
+    def is_connected(self, connection: bytes) -> bool:
+        """False when its client has closed it, or is dead."""
 
     def touch(self, worker: Worker) -> bool:
         """It has just spoken.  False when this registration has ended; nothing is remembered about it then."""

@@ -281,9 +281,8 @@ class EngineDrivenModule(RequestModule):
         chunks = self._range(key, instance_id)
         if chunks is None:
             check_names(key)
-            self._reads.ask(
-                instance_id, self._ticket(key), is_registered=False
-            )  # its commit may come after it registers
+            # Its commit may come after it registers.
+            self._reads.ask(instance_id, self._ticket(key), is_registered=False)
             return MISS
         if not chunks.hashes:
             return MISS

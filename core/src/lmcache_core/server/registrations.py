@@ -22,7 +22,6 @@ from lmcache_core.server.request_fields import check_model_name
 
 logger = logging.getLogger(__name__)
 
-
 WORKERS_MAX = 4096
 UNKNOWN_IDS_MAX = 4096
 """Unknown instance ids that are remembered as notified."""

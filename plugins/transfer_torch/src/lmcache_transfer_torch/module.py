@@ -41,6 +41,7 @@ from lmcache_transfer_torch.messages import (
     EngineGroupInfo,
     Hints,
 )
+from lmcache_transfer_torch.one_row import Claim
 from lmcache_transfer_torch.registered import RegisteredWorker
 from lmcache_transfer_torch.registry import Registry
 from lmcache_transfer_torch.row_mover import RowMover
@@ -115,9 +116,12 @@ class LMCacheDrivenModule(RequestModule):
         groups: list[EngineGroupInfo],
     ) -> None:
         """There is no answer but an empty one, also for a worker that is refused."""
-        self._workers.register(instance_id, tensors, model_name, world_size, engine, hints, groups)
+        claim = Claim(call.connection, tensors, model_name, world_size, engine, hints, groups)
+        self._workers.register(instance_id, claim)
 
     def unregister(self, call: Call, instance_id: int) -> None:
+        if self._workers.is_anothers(instance_id, call.connection):
+            return
         self._workers.withdraw(instance_id)
         self._context.workers.unregister(instance_id, "unregistered")
 
@@ -125,13 +129,15 @@ class LMCacheDrivenModule(RequestModule):
 
     def store(self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes) -> object:
         """Chunks that are there, or find no room, are skipped; so are those whose blocks the engine has not."""
+        if self._workers.is_anothers(instance_id, call.connection):
+            return NOT_MOVED
         if self._workers.waits_for_a_store(instance_id):
             if not call.may_wait:
                 return ELSEWHERE  # its memory has to be mapped
             self._workers.settle(instance_id, block_ids, max(0, key.end - key.start) // self._context.chunk_tokens)
         if not call.may_wait and (call.others_wait or not self._is_swift(key, instance_id)):
             return ELSEWHERE
-        found = self._find(key, instance_id)
+        found = self._find(call, key, instance_id)
         if found is None:
             return NOT_MOVED
         chunks, registered = found
@@ -185,9 +191,11 @@ class LMCacheDrivenModule(RequestModule):
             raise ProtocolError(f"{skip_tokens} tokens to skip, in a range of {key.end - key.start}")
         if key.end % self._context.chunk_tokens:
             raise ProtocolError(f"the range {key.start} to {key.end} does not end with a chunk")
+        if self._workers.is_anothers(instance_id, call.connection):
+            return NOT_MOVED
         if not call.may_wait and (call.others_wait or not self._is_swift(key, instance_id)):
             return ELSEWHERE
-        found = self._find(key, instance_id)
+        found = self._find(call, key, instance_id)
         if found is None or not found[0].hashes:
             return NOT_MOVED
         chunks, registered = found
@@ -255,11 +263,11 @@ class LMCacheDrivenModule(RequestModule):
         # Objects of several groups may be of one size, and share its slots: what each has room for, all together may not.
         return all(self._storage.has_room(space, len(spaces) * len(chunks.hashes)) for space in spaces)
 
-    def _find(self, key: EngineKey, instance_id: int) -> tuple[TransferRange, RegisteredWorker] | None:
+    def _find(self, call: Call, key: EngineKey, instance_id: int) -> tuple[TransferRange, RegisteredWorker] | None:
         """The chunks that are meant, and whose they are; None when nothing can be moved for this worker."""
         chunks = transfer_range(self._context, key, instance_id)
         registered = self._workers.find(chunks.worker) if chunks else None
-        if chunks is None or registered is None:
+        if chunks is None or registered is None or registered.connection not in (b"", call.connection):
             return None
         if not self._transfers.has_room(chunks.worker.token):
             raise ProtocolError(

@@ -34,6 +34,8 @@ FORGOTTEN: Final = (
 class Claim(NamedTuple):
     """What a worker said at its registration."""
 
+    connection: bytes
+    """On which it said that."""
     tensors: Sequence[msgspec.msgpack.Ext]
     model_name: str
     world_size: int
@@ -54,6 +56,9 @@ class Claims:
 
     def __len__(self) -> int:
         return len(self._claims)
+
+    def find(self, instance_id: int) -> Claim | None:
+        return self._claims.get(instance_id)
 
     def put(self, instance_id: int, claim: Claim) -> int | None:
         """Returns the instance whose claim was forgotten for it."""

@@ -40,6 +40,8 @@ class RegisteredWorker:
     plans: tuple[ObjectGroupPlan, ...]
     chunk_tokens: int
     null_block: int
+    connection: bytes
+    """On which it speaks; empty where others speak for it, too."""
 
     @property
     def one_row_groups(self) -> Sequence[int]:

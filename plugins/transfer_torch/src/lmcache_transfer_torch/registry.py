@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
@@ -15,11 +16,16 @@ from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.descriptors import Storage, read_views
 from lmcache_transfer_torch.device import DeviceError, WorkerMemory
 from lmcache_transfer_torch.devices import Devices
-from lmcache_transfer_torch.messages import BlockIds, EngineGroupInfo, Hints
+from lmcache_transfer_torch.messages import BlockIds
 from lmcache_transfer_torch.one_row import FORGOTTEN, NOTHING_WRITTEN, Claim, Claims, is_written
 from lmcache_transfer_torch.registered import ID_MAX, RegisteredWorker, plan_groups
 
 logger = logging.getLogger(__name__)
+
+ANOTHER: Final = (
+    "is another process that is connected: clients of TensorRT-LLM and of earlier SGLang take their process id for it, which "
+    "two containers may have alike; let containers see the processes of one another (--pid=host), or give each a server"
+)
 
 
 class Registry:
@@ -45,28 +51,20 @@ class Registry:
         """How often a registration was refused, by reason."""
         return self._refused.status()
 
-    def register(
-        self,
-        instance_id: int,
-        tensors: Sequence[msgspec.msgpack.Ext],
-        model_name: str,
-        world_size: int,
-        engine: str,
-        hints: Hints,
-        groups: Sequence[EngineGroupInfo],
-    ) -> None:
+    def register(self, instance_id: int, claim: Claim) -> None:
         """A worker that is refused finds the reason in log and status, and runs uncached."""
         try:
             if not 0 <= instance_id <= ID_MAX:
                 raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
-            claim = Claim(tensors, model_name, world_size, engine, hints, groups)
+            if self.is_anothers(instance_id, claim.connection):
+                raise ProtocolError(f"instance {instance_id} {ANOTHER}")
             device, registered = self._import(claim)
             try:
-                if device == "cpu" and registered.one_row_groups and not self._is_known(instance_id):
+                if device == "cpu" and registered.one_row_groups and self._known(instance_id) is None:
                     self._wait_for_a_store(instance_id, claim)
                     registered.memory.close()
                 else:
-                    self._admit(instance_id, model_name, world_size, registered)
+                    self._admit(instance_id, claim.model_name, claim.world_size, registered)
             except BaseException:
                 registered.memory.close()
                 raise
@@ -80,7 +78,7 @@ class Registry:
         try:
             device, storages, views = read_views(tensors)
             rows = detect_groups([_as_pages(view) for view in views], LayoutHints("NHD"), (), device)
-            registered = self._opened(device, storages, rows, NO_BLOCK)
+            registered = self._opened(device, storages, rows, NO_BLOCK, b"")
             try:
                 self._admit(instance_id, model_name, world_size, registered)
             except BaseException:
@@ -89,9 +87,21 @@ class Registry:
         except (ValueError, DeviceError) as error:
             raise ProtocolError(str(error)) from None
 
-    def _is_known(self, instance_id: int) -> bool:
+    def is_anothers(self, instance_id: int, connection: bytes) -> bool:
+        """Does a worker of this id speak on another connection?  Its blocks are not those that are meant here.  One whose
+        connection is closed leaves: what speaks now may be another process with its id."""
+        known = self._known(instance_id) or self._claims.find(instance_id)
+        if known is None or known.connection in (b"", connection):
+            return False
+        if self._context.workers.is_connected(known.connection):
+            return True
+        self.withdraw(instance_id)
+        self._context.workers.unregister(instance_id, "closed")
+        return False
+
+    def _known(self, instance_id: int) -> RegisteredWorker | None:
         worker = self._context.workers.find(instance_id)
-        return worker is not None and self.find(worker) is not None
+        return self.find(worker) if worker is not None else None
 
     def _wait_for_a_store(self, instance_id: int, claim: Claim) -> None:
         logger.info(
@@ -151,17 +161,17 @@ class Registry:
         device, storages, views = read_views(claim.tensors)
         engine_groups = [group.read() for group in claim.groups]
         groups = detect_groups(views, claim.hints.read(), engine_groups, device, claim.engine)
-        return device, self._opened(device, storages, groups, self._settings.null_block_id)
+        return device, self._opened(device, storages, groups, self._settings.null_block_id, claim.connection)
 
     def _opened(
-        self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup], null_block: int
+        self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup], null_block: int, connection: bytes
     ) -> RegisteredWorker:
         context, tokens = self._context, self._context.chunk_tokens
         paged = tuple(
             replace(group, order=context.order_by_processor(group.dtype, group.block_slots)) for group in groups
         )
         plans = plan_groups(paged, tokens, self._settings.separate_object_groups)
-        return RegisteredWorker(self._open(device, storages, paged), paged, plans, tokens, null_block)
+        return RegisteredWorker(self._open(device, storages, paged), paged, plans, tokens, null_block, connection)
 
     def _open(self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup]) -> WorkerMemory:
         try:
@@ -182,6 +192,8 @@ class Registry:
         with self._lock:
             # The same worker may come again, because it was asked to or lost an answer: where its memory is now counts.
             earlier = self._registered.get(worker.token)
+            if earlier is not None and len({b"", earlier.connection, registered.connection}) > 2:
+                raise ProtocolError(f"instance {instance_id} {ANOTHER}")
             self._registered[worker.token] = registered
         if earlier is not None:
             earlier.memory.close()
