@@ -317,6 +317,31 @@ def test_a_file_that_was_cut_or_removed_while_it_serves_is_a_miss(tmp_path: Path
             assert store.values.stats() == (0, 0)
 
 
+def test_a_value_that_the_disk_cannot_read_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or every client that asks for it would lose its connection, again and again."""
+
+    def fails(out: int, descriptor: int, start: int, length: int) -> int:
+        if start > files.HEAD_BYTES:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return sendfile(out, descriptor, start, min(length, 1000))
+
+    sendfile = os.sendfile
+    with running(folder=tmp_path) as store, Client(store.port) as client, Client(store.port) as other:
+        client.put(KEY, VALUE)
+        client.put(OTHER, VALUE)
+        assert client.exists(OTHER)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "sendfile", fails)
+            with pytest.raises(EOFError):
+                client.get()
+        assert other.get() is None
+        assert other.get(OTHER) == (FORM, VALUE)
+    assert "a value was removed" in caplog.text
+    assert os.strerror(errno.EIO) in caplog.text
+
+
 def test_a_full_disk_refuses_the_value_and_leaves_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

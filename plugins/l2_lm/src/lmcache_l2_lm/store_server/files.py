@@ -23,7 +23,7 @@ import xxhash
 from lmcache_core import ResourceError
 from lmcache_l2_lm.frames import KEY_BYTES, Form, is_key
 from lmcache_l2_lm.line import Line
-from lmcache_l2_lm.store_server.values import MediumError
+from lmcache_l2_lm.store_server.values import BrokenOffError, MediumError
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,12 @@ class StoredInFile:
             if os.fstat(descriptor).st_size != HEAD_BYTES + self.length:
                 raise MediumError(f"{self._path} has another length than was written")
             line.send(head, end=end)
-            line.send_file(descriptor, HEAD_BYTES, self.length, end)
+            try:
+                line.send_file(descriptor, HEAD_BYTES, self.length, end)
+            except (ConnectionError, TimeoutError):
+                raise
+            except (OSError, EOFError) as error:
+                raise BrokenOffError(f"{self._path}: {error}") from None
         finally:
             os.close(descriptor)
 

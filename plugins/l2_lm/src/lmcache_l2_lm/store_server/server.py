@@ -13,7 +13,7 @@ from typing import Final
 from lmcache_core import FaultLog, ProtocolError, ResourceError, SystemClock
 from lmcache_l2_lm.frames import REQUEST_BYTES, Answer, Request, Verb, pack_answer, parse_request
 from lmcache_l2_lm.line import Line
-from lmcache_l2_lm.store_server.values import Medium, MediumError, Space, Values
+from lmcache_l2_lm.store_server.values import BrokenOffError, Medium, MediumError, Space, Values
 
 logger = logging.getLogger(__name__)
 
@@ -224,6 +224,8 @@ class _Client:
             except MediumError as error:
                 faults.warning("a value was removed: %s", error)
                 values.remove(request.key, stored)
+                if isinstance(error, BrokenOffError):
+                    raise ConnectionAbortedError from None
         values.counts["missed"] += 1
         self.line.send(pack_answer(Answer(False)), end=_end_of(0))
 

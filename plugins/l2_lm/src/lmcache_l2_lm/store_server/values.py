@@ -24,6 +24,10 @@ class MediumError(Exception):
     """Why the memory or the disk does not take a value, or has lost one."""
 
 
+class BrokenOffError(MediumError):
+    """It was lost in the middle of an answer, whose connection is of no use any more."""
+
+
 class Stored(Protocol):
     """A whole value."""
 
@@ -37,7 +41,7 @@ class Stored(Protocol):
         """Raises MediumError where it is not what was stored.  May block."""
 
     def send(self, line: Line, head: bytes, end: float) -> None:
-        """Send `head`, and the value behind it.  Raises OSError."""
+        """Send `head`, and the value behind it.  Raises OSError, MediumError."""
 
     def free(self) -> None:
         """Give its space back.  May block; no other call follows."""
