@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -257,3 +258,36 @@ def test_connections_of_other_users_are_closed_and_take_no_place(
         assert outcome is Outcome.DONE
     finally:
         other.communicate(timeout=10)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can connect as another user")
+def test_another_user_that_connects_without_end_stops_no_owner(owner: ShmChannel, reader: ShmChannel) -> None:
+    about = msgspec.msgpack.decode(owner.describe(), type=Description)
+    connect = (
+        "import os, socket, sys\n"
+        "os.setuid(65534)\n"
+        "print('connects', flush=True)\n"
+        "while True:\n"
+        "    with socket.socket(socket.AF_UNIX) as one:\n"
+        "        one.setblocking(False)\n"
+        "        try: one.connect('\\0' + sys.argv[1])\n"
+        "        except OSError: pass\n"
+    )
+    others = [
+        subprocess.Popen([sys.executable, "-c", connect, about.socket], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        for each in others:
+            assert each.stdout
+            assert each.stdout.readline() == "connects\n"
+        end = time.monotonic() + 10
+        describing = threading.Thread(target=lambda: [owner.describe() for _ in range(20)], daemon=True)
+        describing.start()
+        describing.join(end - time.monotonic())
+        assert not describing.is_alive()
+    finally:
+        for each in others:
+            each.kill()
+            each.communicate()
+    reader.connect(owner.describe())

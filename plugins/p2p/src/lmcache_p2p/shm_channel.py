@@ -194,7 +194,9 @@ class ShmChannel(TransferChannel):
     def describe(self) -> bytes:
         """Also forgets readers that have gone."""
         with self._lock:
-            while not self._closed and len(self._readers) < READERS_MAX:
+            for _ in range(READERS_MAX):  # others that connect without end wait for the next time
+                if self._closed or len(self._readers) >= READERS_MAX:
+                    break
                 try:
                     reader = self._listener.accept()[0]
                 except OSError:
