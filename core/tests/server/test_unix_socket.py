@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.cli import main
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.server.engine_socket import EngineSocket
+from lmcache_core.server.peers import UnixListener
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -80,6 +83,29 @@ def test_what_a_dead_server_left_is_replaced_and_a_living_one_is_not(start_serve
         with pytest.raises(ResourceError, match=r"cannot be opened for engines.*no other server"):
             start_server(host=f"ipc://{path}")
         assert client.noop() == "OK"
+    assert path.exists()
+
+
+def test_a_frozen_server_whose_queue_is_full_is_not_waited_for(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as frozen, ExitStack() as waiting:
+        frozen.bind(str(path))
+        frozen.listen(1)
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        peers = (waiting.enter_context(socket.socket(socket.AF_UNIX, kind)) for _ in range(100))
+        assert any(peer.connect_ex(str(path)) for peer in peers), "the queue is full"
+        outcome: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                UnixListener(f"ipc://{path}").close()
+            except ResourceError as error:
+                outcome.append(error)
+
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        starting.join(10.0)
+        assert not starting.is_alive(), "it waits for a place in the queue"
+        assert "no other server may use it" in str(outcome[0])
     assert path.exists()
 
 

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,22 @@ def test_two_engines_of_one_id_are_refused(cache: InProcessCache, monkeypatch: p
             assert worker.side._session._mapped is mapped
         finally:
             other.close()
+
+
+def test_a_frozen_engine_whose_queue_is_full_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_process, "END_SECONDS", 0.2)
+    path = endpoint_of("engine").removeprefix("ipc://")
+    with socket.socket(socket.AF_UNIX) as frozen, ExitStack() as waiting, ThreadPoolExecutor(1) as pool:
+        frozen.bind(path)
+        frozen.listen(1)
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        peers = (waiting.enter_context(socket.socket(socket.AF_UNIX, kind)) for _ in range(100))
+        assert any(peer.connect_ex(path) for peer in peers), "the queue is full"
+        try:
+            with pytest.raises(ValueError, match="an engine of this id runs already"):
+                pool.submit(open_cache).result(10.0)
+        finally:
+            frozen.close()  # whoever waits is woken
 
 
 def test_memory_is_for_all_workers() -> None:

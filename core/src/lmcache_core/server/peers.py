@@ -54,7 +54,7 @@ class UnixListener:
     def _remove_stale(self) -> None:
         if not self.path.is_socket():
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             try:
                 probe.connect(str(self.path))
             except ConnectionRefusedError:  # nothing listens any more

@@ -248,7 +248,7 @@ def _check_alone(own: Path) -> None:
 
 
 def _is_listening(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as caller:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
         try:
             caller.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
