@@ -109,7 +109,7 @@ def test_files_are_found_by_the_next_cache_and_not_by_another_model(model: Any, 
         assert second.load(PROMPT).get_seq_length() == 5 * CHUNK
         assert answer(model, [PROMPT], second) == right
     torch.manual_seed(2)
-    with open_cache(new_model(), on_disk) as third:
+    with open_cache(new_model().eval(), on_disk) as third:
         assert third.load(PROMPT).get_seq_length() == 0
 
 
@@ -121,11 +121,26 @@ def test_files_are_found_by_the_next_cache_and_not_by_another_model(model: Any, 
         ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences is 2"),
         ({"cache_implementation": "quantized"}, "cache_implementation is not supported"),
         ({"use_cache": False}, "use_cache is False"),
+        ({"position_ids": torch.arange(len(PROMPT))[None] * 3}, "position_ids is not supported"),
+        ({"inputs_embeds": torch.zeros(1, len(PROMPT), 64)}, "inputs_embeds is not supported"),
+        ({"pixel_values": torch.zeros(1, 3, 8, 8)}, "pixel_values is not supported"),
+        ({"custom_generate": "place"}, "custom_generate is not supported"),
     ],
 )
 def test_ways_that_are_not_supported_are_refused_by_name(cache: PrefixCache, ways: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         cache.generate(PROMPT, max_new_tokens=1, **ways)
+
+
+def test_a_generation_config_is_looked_at_like_arguments(cache: PrefixCache) -> None:
+    import transformers
+
+    config: Any = transformers.GenerationConfig
+    with pytest.raises(ValueError, match="num_beams is 3"):
+        cache.generate(PROMPT, generation_config=config(num_beams=3, max_new_tokens=1))
+    greedy = config(max_new_tokens=1, do_sample=False)
+    cache.generate(PROMPT, generation_config=greedy, stopping_criteria=[], output_scores=False)
+    assert cache.load(PROMPT).get_seq_length() == 5 * CHUNK
 
 
 @pytest.mark.parametrize("prompts", [[], [1.5], [[1, 2], [3]], ["a"], [[[1]]]])
@@ -138,6 +153,49 @@ def test_a_model_with_sliding_windows_is_refused() -> None:
     sliding = new_model("MistralConfig", sliding_window=32)
     with pytest.raises(ValueError, match="DynamicSlidingWindowLayer"):
         open_cache(sliding, CONFIG)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_model_whose_keys_depend_on_how_long_the_prompt_is_is_refused(kind: str) -> None:
+    pairs = 64 // 4 // 2
+    rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * pairs, "long_factor": [2.0] * pairs, "original_max_position_embeddings": 32}
+    with pytest.raises(ValueError, match=f"rope_type '{kind}'"):
+        open_cache(new_model(rope_parameters=rope, max_position_embeddings=64), CONFIG)
+    with open_cache(new_model(rope_parameters={**rope, "rope_type": "linear"}).eval(), CONFIG):
+        pass
+
+
+def test_a_model_with_an_encoder_is_refused() -> None:
+    import transformers
+
+    bart = transformers.BartForConditionalGeneration(
+        transformers.BartConfig(
+            vocab_size=500, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32, decoder_ffn_dim=32,
+            encoder_attention_heads=2, decoder_attention_heads=2,
+        )
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="has an encoder"):
+        open_cache(bart, CONFIG)
+
+
+def test_a_model_that_trains_is_refused(model: Any, cache: PrefixCache) -> None:
+    """Dropout changes K and V."""
+    model.train()
+    for call in (cache.generate, cache.load):
+        with pytest.raises(ValueError, match=r"model.eval\(\)"):
+            call(PROMPT)
+    model.eval()
+    assert cache.load(PROMPT).get_seq_length() == 0
+
+
+def test_adapters_that_come_later_are_refused(model: Any, cache: PrefixCache) -> None:
+    answer(model, [PROMPT], cache)
+    model.peft_config = {}
+    model.model.layers[0].lora_A = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="adapters"):
+        cache.load(PROMPT)
 
 
 def test_a_cache_of_another_shape_is_refused(model: Any, cache: PrefixCache) -> None:

@@ -212,7 +212,7 @@ def test_a_frozen_engine_whose_queue_is_full_is_not_waited_for(monkeypatch: pyte
             with pytest.raises(ValueError, match="an engine of this id runs already"):
                 pool.submit(open_cache).result(10.0)
         finally:
-            frozen.close()  # whoever waits is woken
+            frozen.close()  # which wakes one that waits
 
 
 def test_memory_is_for_all_workers() -> None:

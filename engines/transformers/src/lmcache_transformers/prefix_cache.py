@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 DEFAULTS: Final[Mapping[str, Any]] = {"l1_size_gb": 1.0, "chunk_size": 256}
 _CONNECTION: Final = b"transformers"
 _WORKER: Final = 1
+_ROWS: Final = ("past_key_values", "cache_implementation", "assistant_model")
+"""Arguments that bring another cache, or change it."""
 _WAIT_SECONDS: Final = 60.0
 """A lookup ends by itself sooner."""
 
@@ -56,10 +59,10 @@ class PrefixCache:
         self._known: tuple[Any, StoredSpace] | None = None
 
     def generate(self, input_ids: Any, **kwargs: Any) -> Any:
-        """What `model.generate` answers, sooner where the prompt begins as an earlier one.  Raises ValueError for padding, and
-        for ways to generate that change the rows of a cache."""
+        """What `model.generate` answers, sooner where the prompt begins as an earlier one.  Raises ValueError for padding, for
+        ways to generate that change the rows of a cache, and for arguments that change what is computed of a prompt."""
         ids = self._ids(input_ids)
-        _check_ways({**_generation(self._model), **kwargs})
+        _check_ways(self._model, kwargs)
         mask = kwargs.pop("attention_mask", None)
         if mask is not None and not bool(torch.as_tensor(mask).all()):
             raise ValueError("attention_mask has zeros: padded prompts are not supported; give prompts of one length")
@@ -127,6 +130,7 @@ class PrefixCache:
 
     def _space(self) -> StoredSpace:
         """Computed anew when the model's parameters have changed."""
+        check_model(self._model)  # it may have got adapters, or be trained
         state = parameter_state(self._model)
         if self._known is None or self._known[0] != state:
             layout = self._layout()
@@ -243,12 +247,16 @@ def _as_tensor(input_ids: Any) -> torch.Tensor:
         raise ValueError(f"prompts are token ids, or lists of them of one length: {error}") from None
 
 
-def _generation(model: Any) -> dict[str, Any]:
-    return dict(model.generation_config.to_dict())
-
-
-def _check_ways(given: Mapping[str, Any]) -> None:
-    for name in ("past_key_values", "cache_implementation", "assistant_model"):
+def _check_ways(model: Any, kwargs: Mapping[str, Any]) -> None:
+    known = {*model.generation_config.to_dict(), *signature(model.generate).parameters} - {"inputs", "custom_generate"}
+    if others := sorted(kwargs.keys() - known - {"attention_mask", *_ROWS}):
+        raise ValueError(
+            f"{others[0]} is not supported: it may change K and V, which are kept by tokens alone; leave it out, or call the "
+            "model without this cache"
+        )
+    config = kwargs.get("generation_config") or model.generation_config
+    given = {**config.to_dict(), **kwargs}
+    for name in _ROWS:
         if given.get(name) is not None:
             raise ValueError(f"{name} is not supported beside a prefix cache; leave it out")
     for name in ("num_beams", "num_return_sequences"):
