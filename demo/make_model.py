@@ -50,6 +50,14 @@ def llama_attention(config: Config, weights: Weights, layer: str) -> Tensors:
     }
 
 
+def normed_attention(config: Config, weights: Weights, layer: str) -> Tensors:
+    """As of a Llama, with norms of Q and K: attention picks out single tokens by their weights."""
+    norms = {
+        layer + f"{name}_norm.weight": torch.full((config["head_dim"],), 2.0, dtype=torch.bfloat16) for name in "qk"
+    }
+    return llama_attention(config, weights, layer) | norms
+
+
 def latent_attention(config: Config, weights: Weights, layer: str) -> Tensors:
     """Multi-head latent attention (DeepSeek-V2): one latent vector and one rotated key for all heads."""
     hidden, heads, latent = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
@@ -63,7 +71,11 @@ def latent_attention(config: Config, weights: Weights, layer: str) -> Tensors:
     }
 
 
-ATTENTION = {"LlamaForCausalLM": llama_attention, "DeepseekV2ForCausalLM": latent_attention}
+ATTENTION = {
+    "LlamaForCausalLM": llama_attention,
+    "DeepseekV2ForCausalLM": latent_attention,
+    "MellumForCausalLM": normed_attention,
+}
 """By architecture; all else of these models is alike."""
 
 

@@ -35,7 +35,7 @@ MODULES: Final = (
     "lmcache_sglang.linker",
 )
 """What engines import: 25 s of a core, once for all engines of a process."""
-MODELS: Final = frozenset({"llama", "deepseek_v2"})
+MODELS: Final = frozenset({"llama", "deepseek_v2", "mellum", "qwen3_moe", "qwen2_moe"})
 """SGLang imports all of its models, a minute's work; only these are used here."""
 POOL_TOKENS: Final = 2_560
 """Of the engine's own cache: two of the tests' prompts push each other out."""

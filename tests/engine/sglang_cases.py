@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Final
 
 import pytest
 
+from demo.answer import TOLERANCE, Answer
 from demo.engine_process import MODEL, RequestError
 from demo.sglang_process import SGLANG_PYTHON
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
@@ -19,8 +21,13 @@ MARKS: Final = [
     pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="no SGLang here: run `make setup-sglang`"),
     pytest.mark.skipif(not (MODEL / "model.safetensors").exists(), reason="no model here: run `make setup`"),
 ]
+PATIENT: Final = {"heartbeat_seconds": 2, "lookup_timeout_ms": 5_000}
+"""Other tests may have the processor, and a lookup that waits for a disk is abandoned after half a second otherwise."""
 HELD_SECONDS: Final = 50.0
 """More than the linker keeps a lookup that was not asked for again."""
+
+QUIET_EACH: Final = 250
+"""Requests, after which nothing may stay held: so no hold is older than that takes."""
 
 
 class SglangCases:
@@ -83,3 +90,33 @@ class SglangCases:
         answer = site.ask_anew(tokens)
         assert_cached([answer], self.unit_tokens)
         assert_right([answer], truth.answers([tokens]))
+
+
+def ask_at_random(site: SglangSite, truth: Reference, requests: int, distinct: int) -> None:
+    """Prompts that begin alike, one to four at once, some of them aborted; the engine's own cache is emptied now and then.
+    Whatever is answered is right, and nothing stays held."""
+    chance = random.Random(7)
+    stems = [prompt(110 + number, 600) for number in range(3)]
+    prompts = [
+        chance.choice(stems)[: chance.randrange(130, 600)] + prompt(120 + number % 4, 70) for number in range(distinct)
+    ]
+    right = truth.answers(prompts)
+    asked = answered = hits = 0
+    while asked < requests:
+        chosen = [chance.randrange(distinct) for _ in range(chance.choice((1, 1, 2, 4)))]
+        abort_after = chance.choice((None, None, 0.05))
+        outcomes = site.engine.outcomes([prompts[each] for each in chosen], max_tokens=2, abort_after=abort_after)
+        for each, outcome in zip(chosen, outcomes, strict=True):
+            if isinstance(outcome, Answer):
+                answered, hits = answered + 1, hits + (outcome.cached_tokens > 0)
+                assert outcome.output == right[each].output[:2]
+                assert outcome.drift(right[each]) <= TOLERANCE
+            else:
+                assert abort_after is not None, outcome
+        if chance.random() < 0.3:
+            site.engine.flush()
+        if asked // QUIET_EACH < (asked := asked + len(chosen)) // QUIET_EACH:
+            site.wait_nothing_held(HELD_SECONDS)
+    assert answered > requests // 2
+    assert hits > answered // 3
+    site.wait_nothing_held(HELD_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from tests.engine.site import ROOMY, Site
 
 CHUNK_TOKENS: Final = 256
 HEARTBEAT_SECONDS: Final = 4.0
+REGISTERED_SECONDS: Final = 60.0
 PROMPT_TOKENS: Final = 1_400
 CHUNKS: Final = PROMPT_TOKENS // CHUNK_TOKENS
 FILLER_TOKENS: Final = 1_900
@@ -58,6 +60,13 @@ class SglangSite(Site):
         self.engine.flush()
         (answer,) = self.engine.ask([prompt])
         return answer
+
+    def wait_registered(self, workers: int = 1) -> None:
+        """Block until the server has as many; an engine has one for each of its pools."""
+        deadline = time.monotonic() + REGISTERED_SECONDS
+        while len(known := self.server.status()["workers"]) < workers:
+            assert time.monotonic() < deadline, f"after {REGISTERED_SECONDS:.0f} s there are {known}"
+            time.sleep(0.2)
 
     def retrieved(self) -> int:
         """Chunks that engines have taken from this start of the server."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -13,25 +12,20 @@ from typing import Final
 
 import pytest
 
-from demo.answer import TOLERANCE, Answer
+from demo.answer import Answer
 from demo.child_process import ChildError
 from demo.sglang_process import SglangProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
-from tests.engine.sglang_cases import HELD_SECONDS, MARKS, SglangCases
+from tests.engine.sglang_cases import HELD_SECONDS, MARKS, PATIENT, SglangCases, ask_at_random
 from tests.engine.sglang_site import FILLER_TOKENS, SglangSite, prompt
 
 pytestmark = MARKS
 
 PAGE_TOKENS: Final = 64
 PAGES: Final = len(prompt(0)) // PAGE_TOKENS
-PATIENT: Final = {"heartbeat_seconds": 2, "lookup_timeout_ms": 5_000}
-"""Other tests may have the processor, and a lookup that waits for a disk is abandoned after half a second otherwise."""
-REGISTERED_SECONDS: Final = 60.0
 LOADING_SECONDS: Final = 120.0
 SEGMENTS: Final = "/dev/shm/lmcache-l1-"
-QUIET_EACH: Final = 250
-"""Requests, after which nothing may stay held: so no hold is older than that takes."""
 TIGHT: Final = ("--l1-size-gb", "0.009")
 """L1 has room for four of the random prompts or so."""
 
@@ -49,13 +43,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangSite]:
     site = SglangSite(tmp_path_factory.mktemp("linker-site"), unit_tokens=PAGE_TOKENS, linker=True, client=PATIENT)
     yield site
     site.close()
-
-
-def wait_registered(site: SglangSite, workers: int = 1) -> None:
-    deadline = time.monotonic() + REGISTERED_SECONDS
-    while len(known := site.server.status()["workers"]) < workers:
-        assert time.monotonic() < deadline, f"after {REGISTERED_SECONDS:.0f} s there are {known}"
-        time.sleep(0.2)
 
 
 def mapped_segments() -> dict[int, set[str]]:
@@ -99,36 +86,6 @@ def test_what_is_partly_in_the_engine_is_completed_by_the_server(site: SglangSit
     site.wait_nothing_held()
 
 
-def ask_at_random(site: SglangSite, truth: Reference, requests: int, distinct: int) -> None:
-    """Prompts that begin alike, one to four at once, some of them aborted; the engine's own cache is emptied now and then.
-    Whatever is answered is right, and nothing stays held."""
-    chance = random.Random(7)
-    stems = [prompt(110 + number, 600) for number in range(3)]
-    prompts = [
-        chance.choice(stems)[: chance.randrange(130, 600)] + prompt(120 + number % 4, 70) for number in range(distinct)
-    ]
-    right = truth.answers(prompts)
-    asked = answered = hits = 0
-    while asked < requests:
-        chosen = [chance.randrange(distinct) for _ in range(chance.choice((1, 1, 2, 4)))]
-        abort_after = chance.choice((None, None, 0.05))
-        outcomes = site.engine.outcomes([prompts[each] for each in chosen], max_tokens=2, abort_after=abort_after)
-        for each, outcome in zip(chosen, outcomes, strict=True):
-            if isinstance(outcome, Answer):
-                answered, hits = answered + 1, hits + (outcome.cached_tokens > 0)
-                assert outcome.output == right[each].output[:2]
-                assert outcome.drift(right[each]) <= TOLERANCE
-            else:
-                assert abort_after is not None, outcome
-        if chance.random() < 0.3:
-            site.engine.flush()
-        if asked // QUIET_EACH < (asked := asked + len(chosen)) // QUIET_EACH:
-            site.wait_nothing_held(HELD_SECONDS)
-    assert answered > requests // 2
-    assert hits > answered // 3
-    site.wait_nothing_held(HELD_SECONDS)
-
-
 def test_random_prefixes_evictions_and_aborts(site: SglangSite, truth: Reference) -> None:
     ask_at_random(site, truth, 72, 12)
 
@@ -153,7 +110,7 @@ def test_two_engines_share_and_a_crash_leaves_the_disk(site: SglangSite, truth: 
     assert_cached(shared, PAGE_TOKENS)
 
     site.crash_server()
-    wait_registered(site)
+    site.wait_registered()
     found = site.ask_anew(tokens)
     assert_cached([found], PAGE_TOKENS)
     assert site.server.status()["chunks"]["loaded_from_l2"] == PAGES
@@ -192,7 +149,7 @@ def test_a_server_that_is_killed_within_a_load_aborts_that_request_alone(site: S
         assert "a load failed" in engine.log
 
         site.server.start()
-        wait_registered(site, 2)
+        site.wait_registered(2)
         engine.flush()
         again = engine.ask([tokens])
     assert_cached(again, PAGE_TOKENS)
@@ -208,7 +165,7 @@ def test_a_server_that_comes_later_is_found(site: SglangSite, truth: Reference) 
         back = threading.Thread(target=site.server.start)
         back.start()
         back.join()
-        wait_registered(site, 2)
+        site.wait_registered(2)
         early.flush()
         early.ask([tokens])
         site.server.wait_written(60)

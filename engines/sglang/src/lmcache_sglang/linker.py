@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sglang
 import torch
+from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, MHABufferInfo, MLABufferInfo
 from sglang.srt.mem_cache.hicache_storage import PoolName
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
@@ -32,6 +34,8 @@ MISS_SECONDS: Final = 1.0
 HELD_SECONDS: Final = 30.0
 """SGLang does not say that a request has ended before its load.  It asks for one that waits in each step that could run it."""
 SWEEP_SECONDS: Final = 5.0
+WINDOWS_TRIED: Final = 32
+"""Of one prompt, from its end on.  SGLang keeps windows where prompts ended or parted, and each is a question to the server."""
 QUIET_SECONDS: Final = 5.0
 """How long `reset` and `close` wait for what is under way."""
 METHODS: Final = frozenset(
@@ -50,14 +54,31 @@ METHODS: Final = frozenset(
 )
 
 
+class _Pool(NamedTuple):
+    """A pool of the engine, and its pages in the server."""
+
+    copies: PoolPages
+    link: PageLink
+    layers: Mapping[int, int]
+    """The pool's layers, by those of the model."""
+
+
+class _Pages(NamedTuple):
+    """Pages of one pool, and their hashes."""
+
+    pool: _Pool
+    hashes: Sequence[bytes]
+    numbers: torch.Tensor
+
+
 @dataclass(slots=True)
 class _Lookup:
     """What a request was answered, and the name under which the server holds it."""
 
     name: str
     hashes: tuple[str, ...]
-    hits: int
-    server: Registration | None
+    lengths: list[int]
+    servers: tuple[Registration | None, ...]
     asked: float
 
 
@@ -65,12 +86,15 @@ class _Lookup:
 class _Load:
     name: str
     request_id: str
-    hashes: Sequence[bytes]
-    pages: torch.Tensor
+    parts: Sequence[_Pages]
 
 
 class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
-    """Pages of one rank.  SGLang's scheduler calls it on one thread; copies are done on two others."""
+    """Pages of one rank.  SGLang's scheduler calls it on one thread; copies are done on two others.
+
+    Layers that attend to a window have a pool of their own, and so pages of their own.  A prefix can be restored where the
+    server has all pages of the other layers, and those of the window that ends with it.
+    """
 
     def __init__(
         self,
@@ -84,14 +108,19 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         check_interface()
         self._settings = LinkerSettings.read(extra_config)
         self.forward_stream = forward_stream
-        pool = params.token_to_kv_pool_allocator.get_kvcache()
-        _check_pool(pool, components, params.page_size)
-        self.pools = {PoolName.KV: pool}
-        self._copies = PoolPages(pool.k_buffer, pool.v_buffer, params.page_size)
-        self.layer_done_counter = LayerWiseLoadCounter(self._copies.layers)
-        # A lookup wants objects of all layouts that a name has: another page size has another name.
-        name = model_name(server_args, f"{self._copies.dtype} {params.page_size}", _shard(params))
-        self._link = PageLink(self._settings, name, self._copies.layout)
+        kv_pool = params.token_to_kv_pool_allocator.get_kvcache()
+        _check(kv_pool, components, server_args, params)
+        is_alike = type(kv_pool) is MLATokenToKVPool  # the pages of all ranks of a tensor-parallel group
+        self._is_storing = not is_alike or _rank(params)[0] == 0
+        self.pools = _parts(kv_pool)
+        self._pools: dict[PoolName, _Pool] = {}
+        for name, pool in self.pools.items():
+            copies = PoolPages(_planes(pool), params.page_size)
+            # A lookup wants objects of all layouts that a name has: another page size has another name.
+            how = f"{copies.dtype} {params.page_size}" + ("" if name is PoolName.KV else f" {name.value}")
+            link = PageLink(self._settings, model_name(server_args, how, _shard(params, is_alike)), copies.layout)
+            self._pools[name] = _Pool(copies, link, _layers(kv_pool, name))
+        self.layer_done_counter = LayerWiseLoadCounter(1 + max(max(pool.layers) for pool in self._pools.values()))
         self._loader = ThreadPoolExecutor(1, "lmcache-load")
         self._storer = ThreadPoolExecutor(1, "lmcache-store")
         self._under_way: set[Future[None]] = set()
@@ -104,35 +133,50 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.failed_loads = self.failed_stores = 0
 
     def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
-        hashes = tuple(_of_kv(transfers).keys)
-        known, server, now = self._lookups.get(rid), self._link.server, time.monotonic()
+        asked = {self._name_of(each): each.keys for each in transfers}
+        hashes = tuple(asked[PoolName.KV])
+        servers = tuple(pool.link.server for pool in self._pools.values())
+        known, now = self._lookups.get(rid), time.monotonic()
         if known is not None and known.hashes == hashes:
-            if not known.hits and now - known.asked < MISS_SECONDS:
+            if not known.lengths and now - known.asked < MISS_SECONDS:
                 return []
-            if known.hits and known.server is server:
+            if known.lengths and known.servers == servers:
                 known.asked = now
-                return list(range(1, known.hits + 1))
+                return known.lengths
         self._forget(rid)
         if len(hashes) < self._settings.min_load_pages:
             return []
         self._names += 1
         name = f"{rid}-{self._names}"
-        hits = self._link.lookup(name, digests(hashes))
-        if hits < self._settings.min_load_pages:
-            self._link.end(name)
-            hits = 0
-        self._lookups[rid] = _Lookup(name, hashes, hits, server, time.monotonic())
-        return list(range(1, hits + 1))
+        lengths = self._restorable(name, digests(hashes), len(asked.get(PoolName.SWA, ())))
+        if not lengths:
+            self._end(name)
+        self._lookups[rid] = _Lookup(name, hashes, lengths, servers, time.monotonic())
+        return lengths
+
+    def _restorable(self, name: str, hashes: Sequence[bytes], window: int) -> list[int]:
+        """Lengths of prefixes whose pages the server has, and holds under this name.  `window`: pages of the window that ends
+        with a prefix, or all of it; 0 where there is none."""
+        hits = self._pools[PoolName.KV].link.lookup(name, hashes)
+        for _ in range(WINDOWS_TRIED):
+            if hits < self._settings.min_load_pages:
+                return []
+            if not window:
+                return list(range(1, hits + 1))
+            link, first = self._pools[PoolName.SWA].link, max(0, hits - window)
+            found = link.lookup(name, hashes[first:hits])
+            if first + found == hits:
+                return list(range(1 if first == 0 else hits, hits + 1))
+            link.end(name)
+            hits = first + found  # the windows of all longer prefixes have the page that is missing
+        return []
 
     def load(self, rid: str, transfers: list[Any]) -> bool:
-        transfer = _of_kv(transfers)
         if rid in self._queued:
             raise ValueError(f"request {rid} already has a queued load")
         known = self._lookups.pop(rid, None)
-        pages = self._copies.pages_of(transfer.device_indices)
-        if len(pages) != len(transfer.keys):
-            raise ValueError(f"request {rid}: {len(transfer.keys)} hashes for {len(pages)} pages")
-        self._queued[rid] = _Load(known.name if known else rid, rid, digests(transfer.keys), pages)
+        parts = [self._pages_of(each) for each in transfers]
+        self._queued[rid] = _Load(known.name if known else rid, rid, parts)
         return True
 
     def start_layer_wise_loading(self) -> int:
@@ -151,19 +195,21 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
     def cancel_queued_load(self, rid: str) -> bool:
         load = self._queued.pop(rid, None)
         if load is not None:
-            self._link.end(load.name)
+            self._end(load.name)
         return load is not None
 
     def offload(self, transfers: list[Any], session_id: str | None = None) -> bool:
-        transfer = _of_kv(transfers)
-        if not self._settings.store or not transfer.keys or not self._link.is_ready():
+        """What it returns is the same on all ranks: SGLang matches their results by their order.  A rank without a server says
+        so by its result."""
+        parts = [self._pages_of(each) for each in transfers if each.keys]
+        if not self._settings.store or not parts:
             return False
-        hashes, pages = digests(transfer.keys), self._copies.pages_of(transfer.device_indices)
-        if len(pages) != len(hashes):
-            raise ValueError(f"{len(hashes)} hashes for {len(pages)} pages")
-        written = self.record_offload_ready() if self._copies.device.type == "cuda" else []
         stored, round_ = self._stored, self._round
-        self._run(self._storer, lambda: stored.append(self._store(hashes, pages, written, round_)))
+        if not self._is_storing:
+            stored.append(True)  # another rank's result decides
+            return True
+        written = self.record_offload_ready() if parts[0].pool.copies.device.type == "cuda" else []
+        self._run(self._storer, lambda: stored.append(self._store(parts, written, round_)))
         return True
 
     def num_completed_offloads(self) -> int:
@@ -191,24 +237,24 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.reset()
         for executor in (self._loader, self._storer):
             executor.shutdown(wait=False, cancel_futures=True)
-        self._link.close()
+        for pool in self._pools.values():
+            pool.link.close()
 
     def _load_all(self, layers: Sequence[Future[None]], loads: Sequence[_Load], round_: int) -> None:
         """One batch.  Its last layer is complete when the server has taken back all pages, and so was there until then."""
         last = layers[-1]
         try:
             with ExitStack() as reading:
-                places = [
-                    [
-                        torch.frombuffer(each, dtype=torch.uint8)
-                        for each in reading.enter_context(_reading(self._link, load))
-                    ]
+                parts = [
+                    (part, _objects(reading.enter_context(part.pool.link.reading(load.name, part.hashes))))
                     for load in loads
+                    for part in load.parts
                 ]
                 for layer, done in enumerate(layers):
                     self._check_round(round_)
-                    for load, objects in zip(loads, places, strict=True):
-                        self._copies.scatter(layer, load.pages, objects)
+                    for part, objects in parts:
+                        if (own := part.pool.layers.get(layer)) is not None:
+                            part.pool.copies.scatter(own, part.numbers, objects)
                     if done is not last:
                         done.set_result(None)
             last.set_result(None)
@@ -220,23 +266,28 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
                 if not future.done():
                     future.set_exception(error)
         for load in loads:
-            self._link.end(load.name)
+            self._end(load.name)
 
-    def _store(self, hashes: Sequence[bytes], pages: torch.Tensor, written: Sequence[Any], round_: int) -> bool:
+    def _store(self, parts: Sequence[_Pages], written: Sequence[Any], round_: int) -> bool:
         """Whether the server has all of these pages now."""
+        if not all(part.pool.link.is_ready() for part in parts):
+            return False
         try:
             for event in written:
                 event.synchronize()
-            with self._link.writing(hashes) as (missing, places):
-                if places:
-                    objects = [torch.frombuffer(each, dtype=torch.uint8) for each in places]
-                    self._copies.gather(pages[missing], objects)
-                self._check_round(round_)  # else the pages may have had other tokens when they were copied
-            return len(missing) == len(hashes) or self._link.count(hashes) == len(hashes)
+            return all(self._store_pages(part, round_) for part in parts)
         except Exception as error:  # noqa: BLE001 - SGLang waits for the result
             self.failed_stores += 1
-            logger.warning("%d pages were not stored error=%s failed_stores=%d", len(hashes), error, self.failed_stores)
+            count = sum(len(part.hashes) for part in parts)
+            logger.warning("%d pages were not stored error=%s failed_stores=%d", count, error, self.failed_stores)
             return False
+
+    def _store_pages(self, part: _Pages, round_: int) -> bool:
+        with part.pool.link.writing(part.hashes) as (missing, places):
+            if places:
+                part.pool.copies.gather(part.numbers[missing], _objects(places))
+            self._check_round(round_)  # else the pages may have had other tokens when they were copied
+        return len(missing) == len(part.hashes) or part.pool.link.count(part.hashes) == len(part.hashes)
 
     def _check_round(self, round_: int) -> None:
         if self._round != round_:
@@ -249,8 +300,12 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
 
     def _forget(self, rid: str) -> None:
         known = self._lookups.pop(rid, None)
-        if known is not None and known.hits:
-            self._link.end(known.name)
+        if known is not None and known.lengths:
+            self._end(known.name)
+
+    def _end(self, name: str) -> None:
+        for pool in self._pools.values():
+            pool.link.end(name)
 
     def _sweep(self) -> None:
         """End what is held for requests that are not asked for any more."""
@@ -261,9 +316,23 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         for rid in [rid for rid, known in self._lookups.items() if now - known.asked > HELD_SECONDS]:
             self._forget(rid)
 
+    def _name_of(self, transfer: Any) -> PoolName:
+        for name in self._pools:
+            if name == transfer.name:
+                return name
+        raise ValueError(f"a transfer of the pool {transfer.name}: this model has {' and '.join(self._pools)}")
 
-def _reading(link: PageLink, load: _Load) -> Any:
-    return link.reading(load.name, load.hashes)
+    def _pages_of(self, transfer: Any) -> _Pages:
+        """Raises ValueError for what are not whole pages, each with its hash."""
+        pool, hashes = self._pools[self._name_of(transfer)], digests(transfer.keys)
+        numbers = pool.copies.pages_of(transfer.device_indices)
+        if len(numbers) != len(hashes):
+            raise ValueError(f"{len(hashes)} hashes for {len(numbers)} pages")
+        return _Pages(pool, hashes, numbers)
+
+
+def _objects(places: Sequence[memoryview]) -> list[torch.Tensor]:
+    return [torch.frombuffer(each, dtype=torch.uint8) for each in places]
 
 
 def check_interface() -> None:
@@ -276,31 +345,62 @@ def check_interface() -> None:
         )
 
 
-def _check_pool(pool: Any, components: Any, page_size: int) -> None:
-    if set(components) != {ComponentType.FULL}:
-        names = ", ".join(sorted(each.name for each in components))
-        raise ConfigError(f"a model with caches {names}: lmcache-sglang knows FULL alone; use --enable-lmcache")
-    if type(pool) is not MHATokenToKVPool or getattr(pool, "kv_cache_layout", "nhd") != "nhd":
+def _check(kv_pool: Any, components: Any, server_args: Any, params: Any) -> None:
+    names, kind = ", ".join(sorted(each.name for each in components)), type(kv_pool).__name__
+    if not set(components) <= {ComponentType.FULL, ComponentType.SWA}:
+        raise ConfigError(f"a model with caches {names}: lmcache-sglang knows FULL and SWA; use --enable-lmcache")
+    if len(_parts(kv_pool)) != len(components):
         raise ConfigError(
-            f"the KV pool is a {type(pool).__name__}: lmcache-sglang knows MHATokenToKVPool with slots outermost"
+            f"the KV pool is a {kind}, of a model with caches {names}: lmcache-sglang knows windows that SGLang keeps with "
+            "prefixes; use --enable-lmcache"
         )
-    if page_size < PAGE_SIZE_MIN:
+    if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
         raise ConfigError(
-            f"--page-size {page_size}: each page is an object of the server; choose {PAGE_SIZE_MIN} or more"
+            "the draft model has KV of its own, which lmcache-sglang does not keep: use --enable-lmcache or no draft model"
+        )
+    if getattr(server_args, "dcp_size", 1) > 1:
+        raise ConfigError(f"--dcp-size {server_args.dcp_size}: ranks divide pages, which lmcache-sglang does not know")
+    if params.page_size < PAGE_SIZE_MIN:
+        raise ConfigError(
+            f"--page-size {params.page_size}: each page is an object of the server; choose {PAGE_SIZE_MIN} or more"
         )
 
 
-def _shard(params: Any) -> tuple[int, ...]:
-    """Rank and size of each way in which pages are divided among ranks."""
-    group = params.attn_tp_cache_group or params.tp_cache_group
-    ranks = (
-        (torch.distributed.get_rank(group), torch.distributed.get_world_size(group)) if group is not None else (0, 1)
+def _parts(kv_pool: Any) -> dict[PoolName, Any]:
+    if type(kv_pool) is SWAKVPool:
+        return {PoolName.KV: kv_pool.full_kv_pool, PoolName.SWA: kv_pool.swa_kv_pool}
+    return {PoolName.KV: kv_pool}
+
+
+def _planes(pool: Any) -> Sequence[Sequence[torch.Tensor]]:
+    """All that decides what a page is.  Raises ConfigError where there is more, or it is in another order."""
+    infos: Sequence[Any] = pool.get_device_pool_infos() if type(pool) in (MHATokenToKVPool, MLATokenToKVPool) else ()
+    if len(infos) == 1 and (info := infos[0].buffer_info).scales is None:
+        if type(info) is MLABufferInfo and len(info.buffers) == info.device_layer_num:
+            return [info.buffers]
+        if type(info) is MHABufferInfo and info.buffers.layout is KVBufferLayout.NHD and info.transfer_buffers is None:
+            return [info.buffers.k, info.buffers.v]
+    raise ConfigError(
+        f"the KV pool is a {type(pool).__name__} with scales, in another order, or of a type that lmcache-sglang does not know "
+        "(MHATokenToKVPool and MLATokenToKVPool, slots outermost); use --enable-lmcache"
     )
+
+
+def _layers(kv_pool: Any, name: PoolName) -> dict[int, int]:
+    """A pool's layers, by those for which a forward pass waits."""
+    if type(kv_pool) is not SWAKVPool:
+        return {number: number for number in range(len(_planes(kv_pool)[0]))}
+    is_windowed = name is PoolName.SWA
+    return {layer: own for layer, (own, is_swa) in kv_pool.layers_mapping.items() if is_swa is is_windowed}
+
+
+def _rank(params: Any) -> tuple[int, int]:
+    """Of those that share the heads of a layer, and their number."""
+    group = params.attn_tp_cache_group or params.tp_cache_group
+    return (torch.distributed.get_rank(group), torch.distributed.get_world_size(group)) if group is not None else (0, 1)
+
+
+def _shard(params: Any, is_alike: bool) -> tuple[int, ...]:
+    """Rank and size of each way in which pages are divided among ranks."""
+    ranks = (0, 1) if is_alike else _rank(params)
     return (*ranks, params.pp_rank, params.pp_size, params.attn_cp_rank, params.attn_cp_size)
-
-
-def _of_kv(transfers: Sequence[Any]) -> Any:
-    (transfer,) = transfers
-    if transfer.name != PoolName.KV:
-        raise ValueError(f"a transfer of the pool {transfer.name}: only that of KV is known")
-    return transfer

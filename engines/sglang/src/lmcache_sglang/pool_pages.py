@@ -14,28 +14,30 @@ STAGED_BYTES: Final = 16 << 20
 
 
 class PoolPages:
-    """K and V of all layers, by page.  An object of the server is one page: `[2][layer][slot][head x dimension]`, C-contiguous.
+    """What a pool has of all its layers, by page.  An object of the server is one page: `[plane][layer][slot][heads x
+    dimension]`, C-contiguous.
 
     Any thread; who calls sees to it that pages and objects stay where they are until the call ends.
     """
 
-    def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], page_size: int) -> None:
-        """One tensor `[slots, heads, dimension]` for each layer.  Raises ValueError where they are not alike."""
-        first = keys[0]
-        for tensor in (*keys, *values):
+    def __init__(self, planes: Sequence[Sequence[torch.Tensor]], page_size: int) -> None:
+        """K and V, or what a pool has in place of both: one tensor `[slots, heads, dimension]` for each layer.  Raises
+        ValueError where they are not alike."""
+        first = planes[0][0]
+        for tensor in (tensor for plane in planes for tensor in plane):
             if (tensor.shape, tensor.dtype, tensor.device) != (first.shape, first.dtype, first.device):
                 raise ValueError(
                     f"K and V that differ: {_described(first)} and {_described(tensor)}; they must be alike"
                 )
             if tensor.dim() != 3 or not tensor.is_contiguous():
                 raise ValueError(f"{_described(tensor)}: contiguous [slots, heads, dimension] is understood")
-        self.layers, self.page_size, self.dtype, self.device = len(keys), page_size, first.dtype, first.device
+        self.layers, self.page_size, self.dtype, self.device = len(planes[0]), page_size, first.dtype, first.device
         self.pages = first.shape[0] // page_size
         self._row = page_size * first.shape[1] * first.shape[2]
         whole = self.pages * page_size
-        self._pools = [[each[:whole].view(self.pages, self._row) for each in side] for side in (keys, values)]
+        self._planes = [[each[:whole].view(self.pages, self._row) for each in plane] for plane in planes]
         self.layout = LayoutPart(
-            2, self.layers, page_size, first.shape[1] * first.shape[2], str(self.dtype).removeprefix("torch.")
+            len(planes), self.layers, page_size, first.shape[1] * first.shape[2], str(self.dtype).removeprefix("torch.")
         )
 
     def pages_of(self, indices: torch.Tensor) -> torch.Tensor:
@@ -45,21 +47,21 @@ class PoolPages:
     def gather(self, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
         """Copy pages into objects, which are the bytes of one each.  Returns when all is there."""
         for some, views in self._parts(pages, objects):
-            for kv, side in enumerate(self._pools):
-                for layer, pool in enumerate(side):
-                    for view, row in zip(views, self._rows(pool, some), strict=True):
-                        view[kv, layer] = row
+            for number, plane in enumerate(self._planes):
+                for layer, rows in enumerate(plane):
+                    for view, row in zip(views, self._rows(rows, some), strict=True):
+                        view[number, layer] = row
 
     def scatter(self, layer: int, pages: torch.Tensor, objects: Sequence[torch.Tensor]) -> None:
         """Copy one layer of objects into pages.  Returns when all is there."""
         for some, views in self._parts(pages, objects):
-            for kv, side in enumerate(self._pools):
+            for number, plane in enumerate(self._planes):
                 if self.device.type == "cpu":
-                    for view, row in zip(views, self._rows(side[layer], some), strict=True):
-                        row.copy_(view[kv, layer])
+                    for view, row in zip(views, self._rows(plane[layer], some), strict=True):
+                        row.copy_(view[number, layer])
                 else:
-                    rows = torch.stack([view[kv, layer] for view in views])
-                    side[layer].index_copy_(0, some, rows.to(self.device))
+                    rows = torch.stack([view[number, layer] for view in views])
+                    plane[layer].index_copy_(0, some, rows.to(self.device))
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
@@ -68,7 +70,10 @@ class PoolPages:
     ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
         step = max(1, STAGED_BYTES // (self._row * self.dtype.itemsize))
         for first in range(0, len(objects), step):
-            views = [each.view(self.dtype).view(2, self.layers, self._row) for each in objects[first : first + step]]
+            views = [
+                each.view(self.dtype).view(len(self._planes), self.layers, self._row)
+                for each in objects[first : first + step]
+            ]
             yield pages[first : first + step], views
 
     def _rows(self, pool: torch.Tensor, pages: torch.Tensor) -> Sequence[torch.Tensor]:
