@@ -343,7 +343,9 @@ def check_a_prefix_is_found_where_its_window_is_whole() -> None:
     assert found("middle", "c", (4, 5, 6, 9, 11), 3) == [7]
     assert found("all", "d", range(12), 12) == list(range(1, 13)), "a window that is longer than the prompt"
     assert found("begin", "e", (0, 1, 2, 8), 4) == [1, 2, 3], "a prompt that is shorter than its window needs all of it"
-    assert found("gaps", "f", (0, 1, 3, 5, 7, 9, 11), 2) == [], "further ones are not looked for"
+    assert found("gaps", "f", (0, 1, 3, 5, 7, 9, 11), 2) == [1, 2]
+    with patch.object(module, "WINDOWS_TRIED", 3):
+        assert found("further", "g", (0, 1, 3, 5, 7, 9, 11), 2) == []
     linker.reset()
     wait_for(lambda: not held())
     linker.close()

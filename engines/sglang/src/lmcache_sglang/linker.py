@@ -157,12 +157,15 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
     def _restorable(self, name: str, hashes: Sequence[bytes], window: int) -> list[int]:
         """Lengths of prefixes whose pages the server has, and holds under this name.  `window`: pages of the window that ends
         with a prefix, or all of it; 0 where there is none."""
+        until = time.monotonic() + self._settings.prefetch_timeout_seconds
         hits = self._pools[PoolName.KV].link.lookup(name, hashes)
         for _ in range(WINDOWS_TRIED):
             if hits < self._settings.min_load_pages:
-                return []
+                break
             if not window:
                 return list(range(1, hits + 1))
+            if time.monotonic() > until:
+                break
             link, first = self._pools[PoolName.SWA].link, max(0, hits - window)
             found = link.lookup(name, hashes[first:hits])
             if first + found == hits:
