@@ -2,7 +2,8 @@
 
 Runs in SGLang's environment; `sglang_process.py` is the other end.  Beside `prompts` and `max_tokens`, a command may have
 `cache_salt` and `extra_key` for its prompts, and `abort_after`: the seconds after which they are aborted.  An aborted prompt is
-answered with `error`.  `{"flush": true}` empties the engine's own cache, and is answered with `{"flushed": ...}`.
+answered with `error`.  `{"flush": true}` empties the engine's own cache, and is answered with `{"flushed": ...}`;
+`{"update": MODEL}` gives it the weights of another model, and is answered with `{"updated": ...}`.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ def answer(engine: Engine, line: str) -> list[Line]:
         command = json.loads(line)
         if command.get("flush"):
             return [{"flushed": engine.flush_cache().success}]
+        if "update" in command:
+            updated, said, _ = engine.update_weights_from_disk(command["update"])
+            return [{"updated": updated, "said": said}]
         count = len(command["prompts"])
         answers: list[Line] = engine.loop.run_until_complete(ask_all(engine, command))
         return answers

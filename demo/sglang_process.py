@@ -157,6 +157,12 @@ class SglangProcess(EngineProcess):
         lines = [self._next_line(deadline) for _ in prompts]
         return [RequestError(line["error"]) if "error" in line else answer_of(line) for line in lines]
 
+    def update(self, model: Path) -> None:
+        """Give it the weights of another model of this shape, as a training does.  Raises ChildError."""
+        self._send({"update": str(model)})
+        if not (said := self._next_line(time.monotonic() + SECONDS))["updated"]:
+            raise self._child.error(f"took no other weights: {said['said']}")
+
     def flush(self) -> None:
         """Empty the engine's own cache: all that a prompt hits from now on is the server's.  An engine that has work left
         refuses, and is asked again; ChildError if it always does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from demo.answer import Answer
 from demo.child_process import ChildError
+from demo.engine_process import ENGINE_PYTHON, MODEL, engine_environment
 from demo.sglang_process import SglangProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
@@ -174,6 +176,33 @@ def test_a_server_that_comes_later_is_found(site: SglangSite, truth: Reference) 
     assert_computed(alone)
     assert_cached(found, PAGE_TOKENS)
     assert_right([*alone, *found], truth.answers([tokens, tokens]))
+
+
+def test_weights_that_change_end_the_use_of_the_cache(site: SglangSite, truth: Reference, tmp_path: Path) -> None:
+    """SGLang empties its own cache, and pages of the old weights would be found in the server again."""
+    tokens, config, other = prompt(136), MODEL / "config.json", tmp_path / "trained"
+    subprocess.run(
+        [str(ENGINE_PYTHON), "demo/make_model.py", str(config), str(other), "--seed", "1"],
+        env=engine_environment(1),
+        check=True,
+        capture_output=True,
+    )
+    with SglangProcess(tmp_path / "trained.log", port=None, model=other) as trained:
+        right = trained.ask([tokens])
+    before = site.stored(tokens)
+    with site.another("training", client=PATIENT, linker=True) as engine:
+        hit = engine.ask([tokens])
+        stored = site.server.status()["chunks"]["stored"]
+        engine.update(other)
+        after = engine.ask([tokens, prompt(137)])
+        site.server.wait_written(60)
+        assert "the weights of this engine change" in engine.log
+    assert_cached(hit, PAGE_TOKENS)
+    assert_right([before, *hit], truth.answers([tokens] * 2))
+    assert_computed(after)
+    assert_right(after[:1], right)
+    assert site.server.status()["chunks"]["stored"] == stored
+    site.wait_nothing_held()
 
 
 @pytest.mark.parametrize(

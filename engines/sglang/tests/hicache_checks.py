@@ -39,6 +39,7 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str
 from sglang.srt.runtime_context import get_context
 
 from lmcache_sglang import HiCacheNode, hicache
+from lmcache_sglang.weights import Weights
 
 PORT, HTTP_PORT, PID = map(int, sys.argv[1:4])
 LAYERS, HEADS, SIZE, PAGE, PAGES = 3, 2, 8, 16, 300
@@ -327,6 +328,17 @@ def check_what_cannot_be_meant_is_refused() -> None:
     storage.close()
     storage.close()
     assert "has closed this storage" in refused(lambda: storage.batch_exists([sha]))
+
+
+def check_weights_that_change_end_its_use() -> None:
+    source = pool_of(seed=12)
+    storage, hashes = storage_of(source), hashes_of(13, 2)
+    assert all(storage.batch_set_v1(hashes, slots(1, 2)))
+    Weights._changed()
+    assert storage.batch_exists(hashes) == 0
+    assert storage.batch_get_v1(hashes, slots(1, 2)) == [False] * 2
+    assert storage.batch_set_v1(hashes_of(14, 2), slots(1, 2)) == [False] * 2
+    storage.close()
 
 
 def run_frozen(work: Callable[[], list[bool]]) -> None:

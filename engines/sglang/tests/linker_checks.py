@@ -15,7 +15,7 @@ import time
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -26,9 +26,11 @@ from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 
 from lmcache_sglang import NodeLinker
 from lmcache_sglang import linker as module
+from lmcache_sglang.weights import UPDATES
 
 PORT, PID, HTTP_PORT = map(int, sys.argv[1:4])
 PAGE, PAGES, HEADS, SIZE, LAYERS = 16, 32, 2, 8, 3
@@ -354,6 +356,19 @@ def check_a_prefix_is_found_where_its_window_is_whole() -> None:
 def held() -> int:
     with urllib.request.urlopen(f"http://127.0.0.1:{HTTP_PORT}/status", timeout=SECONDS) as answer:
         return int(json.load(answer)["l1"]["held"])
+
+
+def check_whatever_changes_weights_ends_the_use_of_the_cache() -> None:
+    for name in sorted(UPDATES):
+        linker, hashes = linker_of(mha(), name), hashes_of(name, 2)
+        assert stored(linker, kv(hashes, 1, 2)), name
+        assert linker.lookup("before", kv(hashes)) == [1, 2], name
+        with suppress(Exception):
+            getattr(WeightUpdater, name)(None)  # what plugins register is called first
+        assert linker.load("before", kv(hashes, 3, 4)) is False, name
+        assert linker.lookup("after", kv(hashes)) == [], name
+        assert linker.offload(kv(hashes_of(name, 9), *range(9))) is False, name
+        linker.close()
 
 
 def check_what_cannot_be_meant_is_refused() -> None:

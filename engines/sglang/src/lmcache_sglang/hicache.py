@@ -21,6 +21,7 @@ from lmcache_sglang.identity import model_name
 from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, digests
 from lmcache_sglang.pool_pages import page_numbers
 from lmcache_sglang.settings import HiCacheSettings
+from lmcache_sglang.weights import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class HiCacheNode(HiCacheStorage):  # type: ignore[misc]
     def __init__(self, storage_config: Any, _pool_or_options: Any = None) -> None:
         """Raises ConfigError.  The server is looked for when SGLang registers its pool."""
         self._settings = HiCacheSettings.read(storage_config.extra_config)
-        self._config = storage_config
+        self._config, self._weights = storage_config, Weights()
         self._pages: _HostPages | None = None
         self._link: PageLink | None = None
 
@@ -71,8 +72,8 @@ class HiCacheNode(HiCacheStorage):  # type: ignore[misc]
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many leading pages the server has; those of lower tiers are in its memory then."""
-        hashes = digests(keys)
-        return self._registered()[0].count(hashes) if hashes else 0
+        hashes, link = digests(keys), self._registered()[0]
+        return link.count(hashes) if hashes and self._weights.are_as_at_the_start else 0
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
         for transfer in pool_transfers or []:
@@ -143,7 +144,7 @@ class HiCacheNode(HiCacheStorage):  # type: ignore[misc]
         """Which of them, from the first on, are in the pool now as they were stored."""
         hashes, link = _hashes(keys, pages), self._registered()[0]
         name = f"load-{uuid.uuid4().hex}"
-        hits = link.lookup(name, hashes) if hashes else 0
+        hits = link.lookup(name, hashes) if hashes and self._weights.are_as_at_the_start else 0
         try:
             if hits:
                 with link.reading(name, hashes[:hits]) as places:
@@ -160,7 +161,7 @@ class HiCacheNode(HiCacheStorage):  # type: ignore[misc]
     def _store(self, keys: Sequence[str], pages: Sequence[Page]) -> list[bool]:
         """Which of them, from the first on, the server has now."""
         hashes, link = _hashes(keys, pages), self._registered()[0]
-        if not hashes or not link.is_ready():
+        if not hashes or not link.is_ready() or not self._weights.are_as_at_the_start:
             return _first(0, len(hashes))
         try:
             with link.writing(hashes) as (missing, places):

@@ -25,6 +25,7 @@ from lmcache_sglang.identity import model_name
 from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, Registration, digests
 from lmcache_sglang.pool_pages import PoolPages
 from lmcache_sglang.settings import LinkerSettings
+from lmcache_sglang.weights import OTHERS, UPDATES, Weights, interface
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         _check(kv_pool, components, server_args, params)
         is_alike = type(kv_pool) is MLATokenToKVPool  # the pages of all ranks of a tensor-parallel group
         self._is_storing = not is_alike or _rank(params)[0] == 0
+        self._weights = Weights()
         self.pools = _parts(kv_pool)
         self._pools: dict[PoolName, _Pool] = {}
         for name, pool in self.pools.items():
@@ -144,7 +146,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
                 known.asked = now
                 return known.lengths
         self._forget(rid)
-        if len(hashes) < self._settings.min_load_pages:
+        if len(hashes) < self._settings.min_load_pages or not self._weights.are_as_at_the_start:
             return []
         self._names += 1
         name = f"{rid}-{self._names}"
@@ -179,6 +181,9 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             raise ValueError(f"request {rid} already has a queued load")
         known = self._lookups.pop(rid, None)
         parts = [self._pages_of(each) for each in transfers]
+        if not self._weights.are_as_at_the_start:  # since the lookup; the pages are computed
+            self._end(known.name if known else rid)
+            return False
         self._queued[rid] = _Load(known.name if known else rid, rid, parts)
         return True
 
@@ -205,7 +210,7 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         """What it returns is the same on all ranks: SGLang matches their results by their order.  A rank without a server says
         so by its result."""
         parts = [self._pages_of(each) for each in transfers if each.keys]
-        if not self._settings.store or not parts:
+        if not self._settings.store or not parts or not self._weights.are_as_at_the_start:
             return False
         stored, round_ = self._stored, self._round
         if not self._is_storing:
@@ -340,11 +345,12 @@ def _objects(places: Sequence[memoryview]) -> list[torch.Tensor]:
 
 def check_interface() -> None:
     """Raises ConfigError where SGLang's linkers are not those that this one was written for."""
-    found = frozenset(UnifiedCacheLinker.__abstractmethods__)
-    if found != METHODS:
+    found = frozenset(UnifiedCacheLinker.__abstractmethods__) | interface()
+    known = METHODS | UPDATES | OTHERS
+    if found != known:
         raise ConfigError(
             f"lmcache-sglang was written for the linkers of SGLang {WRITTEN_FOR}; those of {sglang.__version__} differ in "
-            f"{', '.join(sorted(found ^ METHODS))}"
+            f"{', '.join(sorted(found ^ known))}"
         )
 
 
