@@ -8,8 +8,8 @@ import sys
 
 from scripts.size import AIM_FILES, AIM_LINES, LONGEST, ROOT, brings, folders, size
 
-LINES_MAX = 26_500
-FILES_MAX = 166
+LINES_MAX = 26_363
+FILES_MAX = 165
 """What core has today, and a little.  Lower them when core gets smaller, until they are the aims."""
 
 

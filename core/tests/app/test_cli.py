@@ -65,7 +65,7 @@ def test_what_the_user_can_fix_is_one_line(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["version", "help", "config show --json"])
+@pytest.mark.parametrize("command", ["version", "help", "plugins list --json"])
 def test_who_closes_standard_output_gets_no_traceback(command: str, child_environment: Environment) -> None:
     line = f"exec {sys.executable} -m lmcache_core {command} >&-"
     done = subprocess.run(["sh", "-c", line], env=child_environment, capture_output=True, text=True, timeout=60)

@@ -210,10 +210,10 @@ def grouped(*offers: tuple[str, str]) -> str:
 def test_a_plugin_adds_a_word_to_a_group_of_core_and_groups_of_its_own(
     install: Install, child_environment: Environment
 ) -> None:
-    install("acme", grouped(("config.acme", "run"), ("acme.go", "run")))
-    assert lmcache(child_environment, "config", "acme", "1").stdout == "acme ran 1\n"
+    install("acme", grouped(("plugins.acme", "run"), ("acme.go", "run")))
+    assert lmcache(child_environment, "plugins", "acme", "1").stdout == "acme ran 1\n"
     assert lmcache(child_environment, "acme", "go", "2").stdout == "acme ran 2\n"
-    assert "  acme  does it" in lmcache(child_environment, "config", "--help").stdout
+    assert "  acme     does it" in lmcache(child_environment, "plugins", "--help").stdout
     assert "  go  does it" in lmcache(child_environment, "acme", "--help").stdout
     assert lmcache(child_environment, "acme", "og").stderr == (
         "lmcache: no command is called 'acme og'; did you mean 'acme go'?\n"
@@ -221,7 +221,7 @@ def test_a_plugin_adds_a_word_to_a_group_of_core_and_groups_of_its_own(
     assert "have a blank" in lmcache(child_environment, "acme.go").stderr
 
 
-@pytest.mark.parametrize("name", ["config.show", "server.more", "help"])
+@pytest.mark.parametrize("name", ["plugins.show", "server.more", "help"])
 def test_words_of_core_stay_core_s(install: Install, child_environment: Environment, name: str) -> None:
     install("acme", grouped((name, "run")))
     assert "acme ran" not in lmcache(child_environment, *name.split(".")).stdout
@@ -276,7 +276,7 @@ def test_what_is_blocked_is_not_said_to_be_missing(child_environment: Environmen
             "no command is called 'ping engin'; did you mean 'ping engine'? (pip install lmcache-tools)",
         ),
         (["ping", "7"], "no command is called 'ping 7'; see `lmcache ping --help`"),
-        (["config", "get"], "'lmcache config get' is not installed: pip install lmcache-tools"),
+        (["config", "get"], "'lmcache config' is not installed: pip install lmcache-tools"),
         (["quota"], "'lmcache quota' is not installed: pip install lmcache-tools"),
         (["statu"], "no command is called 'statu'; did you mean 'status'? (pip install lmcache-tools)"),
     ],
@@ -289,7 +289,7 @@ def test_core_alone_says_what_to_install(
 
 
 def test_a_group_says_which_words_could_be_installed(only_core: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--help"]) == 0
+    assert main(["plugins", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert "  show  show every setting" in shown
-    assert "  get   (pip install lmcache-tools)" in shown
+    assert "  show     show what something is" in shown
+    assert "  example  (pip install lmcache-tools)" in shown

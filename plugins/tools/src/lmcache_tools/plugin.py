@@ -20,6 +20,7 @@ _SUMMARIES: Final = {
     "completion": "print a script with which a shell completes commands and flags",
     "config.get": "show every setting of a running server, its value and where that comes from",
     "config.set": "change settings of a running server, until it is restarted",
+    "config.show": "show every setting that a server would have, its value and where that comes from",
     "describe": "say what a running server is, and how many tokens fit into each tier",
     "doctor": "look at a machine and a configuration, and say what to change",
     "fleet.instances": "show the servers of a fleet",

@@ -9,7 +9,6 @@ CORE_COMMANDS: Final = MappingProxyType(
     {
         "server": "run a cache server",
         "ping": "ask whether a cache server answers, and how fast",
-        "config": "show a configuration, and where each value comes from",
         "plugins": "list or show plugins",
         "version": "show the version",
     }
@@ -18,7 +17,6 @@ CORE_COMMANDS: Final = MappingProxyType(
 
 CORE_GROUPS: Final = MappingProxyType(
     {
-        "config": {"show": "show every setting that a server would have, its value and where that comes from"},
         "plugins": {
             "list": "show which plugins are installed, and what is wrong with any of them",
             "show": "show what something is, its settings and an example",

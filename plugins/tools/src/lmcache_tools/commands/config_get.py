@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core import Command, CommandContext, CommandParser
-from lmcache_core.app.commands.config_show import add_view_flags, show_values
 from lmcache_core.app.console.command_line import command_selection
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.contracts.server_control import ShownSetting
 from lmcache_tools.admin_client import AdminClient, add_server_flags
+from lmcache_tools.commands.config_show import add_view_flags, show_values
 from lmcache_tools.loose_json import Loose
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core.app.cli import main
-from lmcache_core.app.commands.config_show import as_flags, toml_value
 from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.settings import ServerSettings
+from lmcache_tools.commands.config_show import as_flags, toml_value
 
 Captured = pytest.CaptureFixture[str]
 ADAPTER = '{"type": "memory", "max_size_gb": 2.5}'
@@ -68,6 +68,11 @@ def test_as_flags_says_the_same(capsys: Captured) -> None:
     assert words[:2] == ["lmcache", "server"]
     again = read_settings(ServerFlags().given(words[2:]))
     assert again == read_settings(ServerFlags().given(FLAGS))
+
+
+def test_flags_of_plugins_are_among_them(capsys: Captured) -> None:
+    assert main(["config", "show", "--as-flags", "--http-port", "5"]) == 0
+    assert words_of(capsys.readouterr().out)[2:] == ["--http-port", "5"]
 
 
 def test_as_toml_says_the_same(capsys: Captured, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups
-from lmcache_core.app.console.command_line import CommandParser, command_selection, server_selection
+from lmcache_core.app.console.command_line import command_selection, server_selection
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.masking import MASK
@@ -48,7 +49,7 @@ def add_view_flags(parser: CommandParser) -> None:
     add_output_flags(parser)
 
 
-def run(arguments: Sequence[str]) -> ExitCode:
+def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     plugins = server_selection(arguments).load(strict=True)
     parser = _parser(plugins)
     given = parser.parse_all(arguments)
@@ -133,3 +134,6 @@ def _flags(flag: str, value: Any) -> Iterator[str]:
     for each in value if isinstance(value, list | tuple) else (value,):
         text = each if isinstance(each, str) else json.dumps(each)
         yield f"{flag} {shlex.quote(text)}" if not text.startswith("-") else f"{flag}={shlex.quote(text)}"
+
+
+COMMAND: Final = Command(run, parsers)
