@@ -13,7 +13,6 @@ import pytest
 
 from lmcache_client.errors import ResourceError
 from lmcache_core.app import open_arena as module
-from lmcache_core.app.machine import Machine
 from lmcache_core.app.open_arena import open_arena, open_preallocation
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import SystemClock
@@ -143,11 +142,10 @@ def test_more_than_there_is_is_refused_unless_it_is_asked_for(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    machine = Machine(tmp_path)
     with pytest.raises(ResourceError) as refused:
-        open_arena(settings(), "boot", machine=machine)
+        open_arena(settings(), "boot", root=tmp_path)
     assert str(refused.value).startswith("l1_size_gb: L1 of 16 MiB and the server itself (128 MiB) need more than")
     assert reason in str(refused.value)
     assert f"when L1 fills; {remedy}" in str(refused.value)
-    opened.append(open_arena(settings(l1_overcommit=True), "boot", machine=machine))
+    opened.append(open_arena(settings(l1_overcommit=True), "boot", root=tmp_path))
     assert "as --l1-overcommit allows" in caplog.text

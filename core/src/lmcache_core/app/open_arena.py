@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import logging
 import mmap
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import bind_memory
-from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.settings import ServerSettings
@@ -33,6 +32,7 @@ _GIB, _MIB = 2**30, 2**20
 PROCESS_BYTES: Final = 128 * 2**20
 """What the server needs beside L1, at least: one without adapters and without work has 55 MiB."""
 _V1: Final = "sys/fs/cgroup/memory"
+_ROOT: Final = Path("/")
 _NO_LIMIT: Final = 2**60
 """Version 1 says a very large number where there is no limit."""
 
@@ -42,10 +42,10 @@ def size_bytes(settings: ServerSettings) -> int:
     return max(_MIB, int(settings.l1_size_gb * _GIB) // settings.l1_align_bytes * settings.l1_align_bytes)
 
 
-def open_arena(settings: ServerSettings, boot_id: str, machine: Machine | None = None) -> Arena:
+def open_arena(settings: ServerSettings, boot_id: str, root: Path = _ROOT) -> Arena:
     """L1 in core's own memory.  The caller closes it.  Raises ResourceError when the system refuses the memory or has no
     such memory node, and without `l1_overcommit` where L1 can never be in memory as a whole."""
-    if reason := overcommit(size_bytes(settings), machine or Machine()):
+    if reason := overcommit(size_bytes(settings), root):
         if not settings.l1_overcommit:
             raise ResourceError(f"l1_size_gb: {reason}")
         logger.warning("l1 is larger than its memory, as --l1-overcommit allows reason=%s", reason)
@@ -115,26 +115,27 @@ def _memory(settings: ServerSettings, boot_id: str) -> Arena:
     return shared_arena(size, settings.shm_name or boot_id, settings.l1_use_hugepages)
 
 
-def memory_limit(machine: Machine) -> int | None:
-    """The least memory limit of this process's control groups, version 1 or 2, in bytes; None without one."""
+def memory_limit(root: Path) -> int | None:
+    """The least memory limit of this process's control groups, version 1 or 2, in bytes; None without one.  `root` is where
+    /proc and /sys are."""
     limits = []
-    for line in machine.text("proc/self/cgroup").splitlines():
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers and "memory" not in controllers.split(","):
             continue
         base, name = ("sys/fs/cgroup", "memory.max") if not controllers else (_V1, "memory.limit_in_bytes")
         inner = PurePosixPath(path.lstrip("/"))
         for folder in (inner, *inner.parents):
-            text = machine.text(f"{base}/{folder}/{name}")
+            text = _text(root / base / folder / name).strip()
             if text.isdigit() and int(text) < _NO_LIMIT:
                 limits.append(int(text))
     return min(limits, default=None)
 
 
-def overcommit(l1_bytes: int, machine: Machine) -> str | None:
+def overcommit(l1_bytes: int, root: Path) -> str | None:
     """Why L1 of this size and the server can never be in memory together, and what to do, in one line; None where they can, or
     where the machine does not say."""
-    limit, total = memory_limit(machine), machine.meminfo("MemTotal")
+    limit, total = memory_limit(root), _memory_total(root)
     usable = min((each for each in (limit, total) if each is not None), default=None)
     if usable is None or l1_bytes + PROCESS_BYTES <= usable:
         return None
@@ -149,6 +150,18 @@ def overcommit(l1_bytes: int, machine: Machine) -> str | None:
         f"L1 of {_size(l1_bytes)} and the server itself ({_size(PROCESS_BYTES)}) need more than there is: {owner}, and "
         f"the kernel would end the server when L1 fills; {lower}{remedy}, or give --l1-overcommit"
     )
+
+
+def _memory_total(root: Path) -> int | None:
+    lines = _text(root / "proc/meminfo").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _size(size_bytes: int) -> str:

@@ -3,8 +3,7 @@ it was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from lmcache_core.app.offer_specs import OfferSpec
@@ -27,26 +26,13 @@ class RoutesContext:
         subscribers: Mapping[str, Subscriber],
         services: Callable[[], Mapping[str, Service]],
     ) -> None:
-        """`server` and `services` are asked when a route is answered: routes are opened before they are there."""
+        """`server` and `services` are asked when a route is answered: routes are opened before they are there, and `server`
+        raises then."""
         self._server, self._subscribers, self._services = server, subscribers, services
-        self._is_opening = False
 
     @property
     def server(self) -> ServerView:
-        if self._is_opening:
-            raise RuntimeError(
-                "context.server was asked while routes are opened, when there is no server yet; ask it in the answer"
-            )
         return self._server()
-
-    @contextmanager
-    def opening(self) -> Iterator[None]:
-        """Within it, routes are opened."""
-        self._is_opening = True
-        try:
-            yield
-        finally:
-            self._is_opening = False
 
     def subscriber(self, name: str) -> Subscriber | None:
         return self._subscribers.get(name)
@@ -71,8 +57,7 @@ def _group(
     spec: OfferSpec, plugins: LoadedPlugins, context: RoutesContext, check: RouteCheck, others: Sequence[PluginRoute]
 ) -> list[PluginRoute]:
     plugin = plugins.owner(spec.kind, spec.name)
-    with context.opening():
-        given = spec.open(plugins, context)
+    given = spec.open(plugins, context)
     if not isinstance(given, list | tuple):
         raise spec.fault(plugins, f" open as {type(given).__name__}, which is not a list of HttpRoute")
     if len(given) > _ROUTES_MAX:

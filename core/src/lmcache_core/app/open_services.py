@@ -72,7 +72,9 @@ class ContextOfServices(msgspec.Struct, frozen=True):
     def server(self) -> ServerView:
         server = self.running()
         if server is None:
-            raise RuntimeError("context.server was read while services are opened; read it in start() or later")
+            raise RuntimeError(
+                "context.server was read while services are opened; read it in start() or in a route's answer"
+            )
         return server
 
     @property

@@ -10,7 +10,7 @@ from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.counts import HandshakeCounters, PrefetchCounts, RouterCounters, SlotCounts
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_counts import L1Counts, L2Counts, PortCounts, ServerCounts
-from lmcache_core.contracts.server_view import ServerInfo
+from lmcache_core.contracts.server_view import ServerInfo, ServerView
 
 
 def _info() -> ServerInfo:
@@ -52,3 +52,8 @@ class FakeServerView:
 
     def conditions(self) -> Sequence[ActiveCondition]:
         return self.active
+
+
+def no_server_yet() -> ServerView:
+    """In place of a server while HTTP routes are opened.  Raises RuntimeError."""
+    raise RuntimeError("context.server was asked while routes are opened; there is no server yet, ask it in the answer")

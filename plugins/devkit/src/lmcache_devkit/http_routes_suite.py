@@ -26,7 +26,7 @@ from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_devkit.check_limit import check_seconds
-from lmcache_devkit.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView, no_server_yet
 from lmcache_devkit.fuzzing import FUZZ
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_http.admin_api.paths import ADMIN_PATHS
@@ -93,11 +93,12 @@ class HttpRoutesSuite(OfferSuite):
         pairs = [(one, two) for i, one in enumerate(routes) for two in routes[:i] if one.method == two.method]
         assert [(one.path, two.path) for one, two in pairs if paths_overlap(one.path, two.path)] == []
 
-    def test_opening_does_not_ask_the_server(self, under_test: OpenableOffer, context: RoutesContext) -> None:
+    def test_opening_does_not_ask_the_server(
+        self, under_test: OpenableOffer, subscribers: Mapping[str, Subscriber], services: Mapping[str, Service]
+    ) -> None:
         """There is none yet: `context.server` is for the answers."""
-        with context.opening():
-            if not under_test.open(context):
-                pytest.skip("it offers no routes; give `subscribers` those that it answers from")
+        if not under_test.open(RoutesContext(no_server_yet, subscribers, lambda: services)):
+            pytest.skip("it offers no routes; give `subscribers` those that it answers from")
 
     def test_opening_them_again_gives_the_same(
         self, under_test: OpenableOffer, context: RoutesContext, routes: Sequence[HttpRoute]

@@ -12,7 +12,6 @@ import pytest
 
 from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.adapter_specs import adapter_spec
-from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.l1.arena import SHM_ROOT
 from lmcache_tools.bench.baseline import Baseline, baseline
@@ -25,6 +24,7 @@ from lmcache_tools.bench.memory import BenchMemory, bench_memory, require_memory
 from lmcache_tools.bench.objects import BenchObjects
 from lmcache_tools.bench.open_baseline import open_baseline
 from lmcache_tools.bench.traffic import Traffic
+from lmcache_tools.machine import Machine
 from plugins.tools.tests.bench.test_plan import plan
 
 COUNT, SIZE, STRIDE = 6, 3 * 4096 + 100, 4 * 4096

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.machine import Machine
 
 GIB = 2**30
 MakeContext = Callable[..., CheckContext]

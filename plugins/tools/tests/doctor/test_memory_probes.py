@@ -61,7 +61,7 @@ def test_a_machine_that_does_not_say(make_context: MakeContext) -> None:
 )
 def test_the_smallest_limit_of_all_control_groups_counts(make_context: MakeContext, files: dict[str, str]) -> None:
     context = make_context({"proc/meminfo": MEMINFO, **files}, l1_size_gb=5)
-    assert memory_limit(context.machine) == 4 * GIB
+    assert memory_limit(context.machine.root) == 4 * GIB
     found = only(memory(context))
     assert found.level is Level.FAIL
     assert "the kernel would end the server" in found.text

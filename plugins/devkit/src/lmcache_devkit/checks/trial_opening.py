@@ -26,7 +26,7 @@ from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
 from lmcache_devkit.check_reporter import Unopened
 from lmcache_devkit.checks.check_request import CheckRequest
-from lmcache_devkit.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import no_server_yet
 from lmcache_devkit.l2_eviction_suite import FullAdapter, L2EvictionSuite, eviction_context
 from lmcache_devkit.module_bench import ModuleBench
 from lmcache_devkit.service_suite import FakeServiceContext
@@ -70,9 +70,8 @@ def _open(check: CheckRequest) -> None:
                 with suppress(Exception):
                     asked.subscriber.close()
         case OfferKind.HTTP_ROUTES:
-            open_http_routes(
-                [spec], plugins, RoutesContext(FakeServerView, {}, dict), route_check({"lmcache-admin": ADMIN_PATHS})
-            )
+            routes = RoutesContext(no_server_yet, {}, dict)
+            open_http_routes([spec], plugins, routes, route_check({"lmcache-admin": ADMIN_PATHS}))
         case OfferKind.L1_MEMORY:
             memory = spec.open_as(L1Memory, plugins, L1MemoryContext(1 << 20, 4096, "trial", "trial"))
             with suppress(Exception), closing(memory):

@@ -9,8 +9,8 @@ from typing import Final
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import populate
-from lmcache_core.app.machine import Machine
 from lmcache_core.l1.arena import SHM_ROOT, Arena, anonymous_arena, shared_arena, shared_memory_shortage
+from lmcache_tools.machine import Machine
 from lmcache_tools.quantities import size_text
 
 _STEP_BYTES: Final = 64 << 20

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.machine import Machine
 from lmcache_core.app.offer_specs import OfferSpec, offer_specs
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_tools.doctor.model_shape import ModelShape
 from lmcache_tools.doctor.probe_result import ProbeResult
+from lmcache_tools.machine import Machine
 from lmcache_tools.stored_size import ChunkSize
 
 GIB = 2**30

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.machine import Machine
 from lmcache_tools.doctor.adapter_places import adapter_capacity, adapter_devices
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.mounts import file_system_remark, mount_of
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.machine import Machine
 from lmcache_tools.quantities import size_text
 
 _PAGE: Final = 4096

@@ -17,9 +17,9 @@ _BESIDE_BYTES = 512 * 2**20
 def memory(context: CheckContext) -> Iterator[ProbeResult]:
     l1_bytes = 0 if context.l1_memory else context.l1_bytes
     need, available = l1_bytes + _BESIDE_BYTES, context.machine.meminfo("MemAvailable")
-    limit = memory_limit(context.machine)
+    limit = memory_limit(context.machine.root)
     facts = {"needed_bytes": need, "available_bytes": available, "limit_bytes": limit}
-    if reason := overcommit(l1_bytes, context.machine) if l1_bytes else None:
+    if reason := overcommit(l1_bytes, context.machine.root) if l1_bytes else None:
         reason, _, remedy = reason.partition("; ")
         level = Level.WARN if context.settings.l1_overcommit else Level.FAIL
         yield ProbeResult(_PROBE, level, reason, remedy, _smaller(limit, context.machine.meminfo("MemTotal")), facts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lmcache_core.app.machine import Machine
+from lmcache_tools.machine import Machine
 
 NETWORK: Final = frozenset(
     (

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from pydantic import BaseModel
 
-from lmcache_core.app.machine import Machine
 from lmcache_core.app.settings import flag_of
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.machine import Machine
 
 _LISTENING = "0A"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from lmcache_core.app.machine import Machine
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.machine import Machine
 
 _PROBE = "processors"
 
