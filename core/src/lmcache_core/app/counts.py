@@ -30,7 +30,7 @@ def server_counts(parts: Parts, uptime_seconds: float, active: Sequence[ActiveCo
         prompt_tenants=prompts.tenants,
         thread_restarts={name: thread.restarts for name, thread in threads.items()},
         threads_down=sum(thread.down for thread in threads.values()),
-        policy_failures={seat.subject.removesuffix(" policy"): seat.failures for seat, _ in parts.guarded_policies()},
+        policy_failures={seat.subject.removesuffix(" policy"): seat.failures for seat in parts.guarded_policies()},
         subscribers=parts.common.bus.counters().subscribers,
     )
 

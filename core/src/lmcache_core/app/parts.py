@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -13,7 +12,6 @@ from lmcache_core.app.open_engine_port import EnginePort
 from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.setting_changes import SettingChanges
-from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerInfo
 from lmcache_core.controllers.adapter_jobs import CompletionThread
@@ -37,10 +35,8 @@ class Parts(msgspec.Struct, eq=False):
     services: Services
     control: ServerControl
 
-    def guarded_policies(self) -> Iterator[tuple[GuardedPolicy[Any], type]]:
-        """The seat of each policy, those of L2 adapters included, and the kind of policy that it holds."""
-        yield self.tiers.eviction.guarded, EvictionPolicy
-        yield self.tiers.store.guarded, StorePolicy
-        yield self.tiers.prefetch.guarded, PrefetchPolicy
-        for eviction in self.tiers.l2.evictions:
-            yield eviction.guarded, EvictionPolicy
+    def guarded_policies(self) -> list[GuardedPolicy[Any]]:
+        """The seat of each policy, those of L2 adapters included."""
+        tiers = self.tiers
+        own = tiers.eviction.guarded, tiers.store.guarded, tiers.prefetch.guarded
+        return [*own, *(eviction.guarded for eviction in tiers.l2.evictions)]

@@ -10,12 +10,9 @@ from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.conditions import Condition, Severity
+from lmcache_core.contracts.conditions import Condition, ReportsConditions, Severity
 from lmcache_core.contracts.counts import SubscriberState
-from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.contracts.request_module import RequestModule, Worker
-from lmcache_core.contracts.service import Service
-from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.contracts.request_module import Worker
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.conditions import PluginReports, RecentGrowth, Reporter, counts_of
@@ -50,7 +47,7 @@ def watch_server(parts: Parts) -> None:
     conditions.add(lambda: _growing(parts, growth))
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.registered()))
     conditions.add(lambda: _adapters(parts, adapters))
-    conditions.add(lambda: (each for seat, _ in parts.guarded_policies() for each in seat.conditions()))
+    conditions.add(lambda: (each for seat in parts.guarded_policies() for each in seat.conditions()))
     conditions.add(lambda: _plugins(parts.common.plugins.rows()))
     conditions.add(lambda: _subscribers(parts, growth))
     conditions.add(reports.conditions, reports.refresh)
@@ -63,15 +60,15 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
     found: list[Reporter] = []
     for adapter in parts.tiers.l2.adapters:
         if adapter.removal is None:
-            _add(found, adapter_subject(adapter.name), adapter.client.adapter, L2Adapter)
+            _add(found, adapter_subject(adapter.name), adapter.client.adapter)
     for name, module in parts.engine_port.modules.items():
-        _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
-    for seat, kind in parts.guarded_policies():
-        _add(found, seat.subject, seat.policy, kind)
+        _add(found, f"module {name}", module, Severity.CRITICAL)
+    for seat in parts.guarded_policies():
+        _add(found, seat.subject, seat.policy)
     for name, asked in parts.common.subscribers.items():
-        _add(found, f"subscriber {name}", asked.subscriber, Subscriber)
+        _add(found, f"subscriber {name}", asked.subscriber)
     for name, service in parts.services.opened().items():
-        _add(found, f"service {name}", service, Service)
+        _add(found, f"service {name}", service)
     return found
 
 
@@ -93,9 +90,9 @@ class _FoundIn:
         return [Reporter(adapter_subject(client.name), each.conditions) for client, each in self._known.items()]
 
 
-def _add(found: list[Reporter], subject: str, thing: Any, kind: type, most: Severity = Severity.WARNING) -> None:
+def _add(found: list[Reporter], subject: str, thing: Any, most: Severity = Severity.WARNING) -> None:
     reports: Callable[[], Any] | None = getattr(thing, "conditions", None)
-    if reports is not None and getattr(reports, "__func__", None) is not kind.conditions:  # type: ignore[attr-defined]
+    if reports is not None and getattr(reports, "__func__", None) is not ReportsConditions.conditions:
         found.append(Reporter(subject, reports, most))
 
 

@@ -57,6 +57,16 @@ class Condition(NamedTuple):
         return f"{self.subject}: {self.reason}" if self.subject else self.reason
 
 
+class ReportsConditions:
+    """What plugins open and the server asks."""
+
+    def conditions(self) -> Sequence[Condition]:
+        """What an operator should know about it as long as it lasts, such as a medium that is full or a collector that cannot
+        be reached; empty while all is well.  Asked about once per second, by a thread that does nothing else and may overlap
+        any other call.  Should not block."""
+        return ()
+
+
 class ActiveCondition(NamedTuple):
     """A condition that holds now."""
 

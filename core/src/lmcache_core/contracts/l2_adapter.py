@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import CompletionSource, JobId
-from lmcache_core.contracts.conditions import Condition
+from lmcache_core.contracts.conditions import ReportsConditions
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import BorrowedBuffer, MemoryRegion
 from lmcache_core.model.keys import ObjectKey
@@ -68,7 +68,7 @@ class CircuitStatus(NamedTuple):
     retry_in_seconds: float | None
 
 
-class L2Adapter(ABC):
+class L2Adapter(ReportsConditions, ABC):
     """Moves whole objects between L1 memory and a backend.
 
     Every `submit_*` returns at once and is answered through `completions()`, with one outcome per key in the order
@@ -115,12 +115,6 @@ class L2Adapter(ABC):
     def usage(self) -> Usage | None:
         """What is stored now; None while the adapter does not know: where it declares USAGE, only until it has learned what
         was there when it was opened.  Must not block."""
-
-    def conditions(self) -> Sequence[Condition]:
-        """What an operator should know about its backend, as long as it lasts, such as a medium that is full or gone;
-        empty while all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other
-        call.  Should not block."""
-        return ()
 
     @abstractmethod
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:

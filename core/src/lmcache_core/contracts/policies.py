@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.conditions import Condition
+from lmcache_core.contracts.conditions import ReportsConditions
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.results import Bitmap
@@ -67,17 +67,7 @@ class EvictionDemand(NamedTuple):
     """And from objects of this salt, because it has more than its quota, or wants to."""
 
 
-class Policy:
-    """What the three have in common."""
-
-    def conditions(self) -> Sequence[Condition]:
-        """What an operator should know about it, as long as it lasts; empty while
-        all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other call.
-        Should not block."""
-        return ()
-
-
-class EvictionPolicy(Policy, ABC):
+class EvictionPolicy(ReportsConditions, ABC):
     """Which objects go first: of L1, or of one adapter with an `eviction` (where places in prompts are not known, and all
     are 0).  Objects are known by slot number, a small integer that is reused after removal.  One that follows another
     while the server runs gets what L1 holds through `on_insert`, object by object, in order of eviction."""
@@ -147,7 +137,7 @@ class StorePlan(msgspec.Struct, frozen=True):
     """True: objects leave L1 once every adapter has answered, or they were dropped because it is too slow."""
 
 
-class StorePolicy(Policy, ABC):
+class StorePolicy(ReportsConditions, ABC):
     """Which objects go to which adapters.  They may be others from one call to the next, because adapters come and go; one
     that is being drained is shown as not healthy."""
 
@@ -211,7 +201,7 @@ class LoadFacts(NamedTuple):
     seconds: float
 
 
-class PrefetchPolicy(Policy, ABC):
+class PrefetchPolicy(ReportsConditions, ABC):
     """Where to load from."""
 
     weighs_loads: bool = False

@@ -15,7 +15,7 @@ from lmcache_client.errors import ProtocolError
 from lmcache_client.external_hashes import EXTERNAL_NAME
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.conditions import Condition
+from lmcache_core.contracts.conditions import ReportsConditions
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.operation import Handler
@@ -251,7 +251,7 @@ class ModuleContext:
         return known
 
 
-class RequestModule(ABC):
+class RequestModule(ReportsConditions, ABC):
     """Some operations, and whatever state they share."""
 
     features: Sequence[str] = ()
@@ -265,11 +265,5 @@ class RequestModule(ABC):
         """What an operator should see of this module, under its name in `/status`."""
         return {}
 
-    def conditions(self) -> Sequence[Condition]:
-        """What an operator should know about it, as long as it lasts; empty while
-        all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other call.
-        Should not block."""
-        return ()
-
-    def close(self) -> None:  # noqa: B027 - most modules have nothing to close
+    def close(self) -> None:
         """The last request was answered."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from lmcache_core.contracts.conditions import Condition
+from lmcache_core.contracts.conditions import ReportsConditions
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.request_module import RequestModule
@@ -74,7 +74,7 @@ class ServiceContext(Protocol):
         """A function that masks every secret of the configuration in a text, and `secrets` as well."""
 
 
-class Service(ABC):
+class Service(ReportsConditions, ABC):
     """Opened once the engine port is bound, started when the port answers, and closed before the port is.
 
     The server calls `start`, `stop` and `close` on its main thread, each of them once; `status` and `conditions` on any
@@ -92,11 +92,11 @@ class Service(ABC):
         unhealthy meanwhile.  Each returns after `close`, or earlier when its work is done."""
         return _NONE
 
-    def start(self, server: ServerInfo) -> None:  # noqa: B027 - some services have threads alone
+    def start(self, server: ServerInfo) -> None:
         """The engine port answers.  Must return quickly.  An error stops the start if the configuration asks for the
         service; otherwise the server runs without it."""
 
-    def stop(self, seconds: float) -> None:  # noqa: B027 - some services end at once
+    def stop(self, seconds: float) -> None:
         """The server is about to drain for up to `seconds`; 0: it does not wait for anything.  Must return at once.
         A service whose end takes time begins to end now; one that is useful during the drain goes on until `close`."""
 
@@ -117,9 +117,4 @@ class Service(ABC):
 
     def samples(self) -> Sequence[Sample]:
         """Their values, of now, on any thread.  Must not block."""
-        return ()
-
-    def conditions(self) -> Sequence[Condition]:
-        """What an operator should know about the service as long as it lasts; empty while all is well.  Asked about once per
-        second by a thread of its own."""
         return ()
