@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.residency import Change, ChangeKind, Changes, Overrun, SnapshotPart
-from lmcache_core.l1.journal import Journal
+from lmcache_core.contracts.residency import Change, ChangeKind, SnapshotPart
+from lmcache_core.l1.journal import Journal, JournalFeed
 from lmcache_core.model.keys import KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 _GONE: Final = (Outcome.DONE, Outcome.MISSING)
 
 
-class AdapterFeed:
+class AdapterFeed(JournalFeed):
     """Implements `contracts.residency.ResidencyFeed`."""
 
     def __init__(self, client: AdapterClient, backend: str) -> None:
+        super().__init__(Journal(), threading.Lock())
         self._client = client
         self.backend: Final = backend
-        self._lock = threading.Lock()
-        self.journal: Final = Journal()
 
     @property
     def name(self) -> str:
@@ -40,22 +39,6 @@ class AdapterFeed:
     @property
     def epoch(self) -> int:
         return self._client.index + 1
-
-    def open(self) -> None:
-        with self._lock:
-            self.journal.open()
-
-    def close(self) -> None:
-        with self._lock:
-            self.journal.close()
-
-    @property
-    def end(self) -> int:
-        return self.journal.end
-
-    def read(self, first: int, keys: int) -> Changes | Overrun:
-        with self._lock:
-            return self.journal.read(first, keys)
 
     def snapshot(self, keys: int) -> Iterator[SnapshotPart]:
         """A listing of the backend.  Raises LMCacheError where a page cannot be listed."""

@@ -184,58 +184,43 @@ class StoreCounters:
         self.waiting_since: float | None = None
         """When what waits longest began to; None while nothing waits."""
 
-    @property
-    def backlog_bytes(self) -> int:
-        """Waiting and in flight now."""
-        now = self.now
-        return now.waiting_bytes + now.in_flight_bytes
-
     def admit(self, objects: int, size: int, merged: int) -> None:
         """`objects` more, of `size` bytes, wait; `merged` others were on their way already."""
-        now = self.now
-        self.now = now._replace(
-            admitted=now.admitted + objects,
-            admitted_bytes=now.admitted_bytes + size,
-            waiting=now.waiting + objects,
-            waiting_bytes=now.waiting_bytes + size,
-            merged=now.merged + merged,
-        )
+        self._add(admitted=objects, admitted_bytes=size, waiting=objects, waiting_bytes=size, merged=merged)
 
     def submit(self, objects: int, size: int) -> None:
         """`objects` of those that wait, of `size` bytes, were handed to the adapter."""
-        now = self.now
-        self.now = now._replace(
-            waiting=now.waiting - objects,
-            waiting_bytes=now.waiting_bytes - size,
-            in_flight=now.in_flight + objects,
-            in_flight_bytes=now.in_flight_bytes + size,
-        )
+        self._add(waiting=-objects, waiting_bytes=-size, in_flight=objects, in_flight_bytes=size)
 
     def complete(self, stored: int, stored_bytes: int, failed: Counter[str], failed_bytes: Counter[str]) -> None:
         """Objects in flight have their outcome: stored, or failed, by outcome."""
         now, lost, lost_bytes = self.now, failed.total(), failed_bytes.total()
-        self.now = now._replace(
-            in_flight=now.in_flight - stored - lost,
-            in_flight_bytes=now.in_flight_bytes - stored_bytes - lost_bytes,
-            stored=now.stored + stored,
-            stored_bytes=now.stored_bytes + stored_bytes,
-            failed=now.failed + lost,
-            failed_bytes=now.failed_bytes + lost_bytes,
-            failed_by_outcome=_sum(now.failed_by_outcome, failed),
-            failed_bytes_by_outcome=_sum(now.failed_bytes_by_outcome, failed_bytes),
+        self._add(
+            {
+                "failed_by_outcome": _sum(now.failed_by_outcome, failed),
+                "failed_bytes_by_outcome": _sum(now.failed_bytes_by_outcome, failed_bytes),
+            },
+            in_flight=-stored - lost,
+            in_flight_bytes=-stored_bytes - lost_bytes,
+            stored=stored,
+            stored_bytes=stored_bytes,
+            failed=lost,
+            failed_bytes=lost_bytes,
         )
 
     def drop(self, objects: int, size: int, reason: str) -> None:
         """`objects` of those that wait, of `size` bytes, were dropped."""
         now = self.now
-        self.now = now._replace(
-            waiting=now.waiting - objects,
-            waiting_bytes=now.waiting_bytes - size,
-            dropped=now.dropped + objects,
-            dropped_bytes=now.dropped_bytes + size,
-            dropped_by_reason=_sum(now.dropped_by_reason, {reason: objects}),
-            dropped_bytes_by_reason=_sum(now.dropped_bytes_by_reason, {reason: size}),
-        )
+        reasons = {
+            "dropped_by_reason": _sum(now.dropped_by_reason, {reason: objects}),
+            "dropped_bytes_by_reason": _sum(now.dropped_bytes_by_reason, {reason: size}),
+        }
+        self._add(reasons, waiting=-objects, waiting_bytes=-size, dropped=objects, dropped_bytes=size)
+
+    def _add(self, by_name: Mapping[str, Mapping[str, int]] = {}, **more: int) -> None:
+        """`more` is added to these fields, and those of `by_name` are replaced: all at once."""
+        now = self.now
+        self.now = now._replace(**by_name, **{name: getattr(now, name) + count for name, count in more.items()})
 
 
 def _sum(before: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from array import array
 from bisect import bisect_right
@@ -95,7 +96,32 @@ class Journal:
         self._oldest = 0
 
 
-class L1Feed:
+class JournalFeed:
+    """What all residency feeds have in common.  Safe from any thread."""
+
+    def __init__(self, journal: Journal, lock: threading.Lock) -> None:
+        """`lock` guards the journal."""
+        self.journal: Final = journal
+        self._lock = lock
+
+    def open(self) -> None:
+        with self._lock:
+            self.journal.open()
+
+    def close(self) -> None:
+        with self._lock:
+            self.journal.close()
+
+    @property
+    def end(self) -> int:
+        return self.journal.end
+
+    def read(self, first: int, keys: int) -> Changes | Overrun:
+        with self._lock:
+            return self.journal.read(first, keys)
+
+
+class L1Feed(JournalFeed):
     """Implements `contracts.residency.ResidencyFeed`."""
 
     name = "l1"
@@ -104,28 +130,12 @@ class L1Feed:
     epoch = 0
 
     def __init__(self, index: SlotIndex) -> None:
+        super().__init__(index.journal, index.lock)
         self._index = index
-        self._journal = index.journal
-
-    def open(self) -> None:
-        with self._index.lock:
-            self._journal.open()
-
-    def close(self) -> None:
-        with self._index.lock:
-            self._journal.close()
-
-    @property
-    def end(self) -> int:
-        return self._journal.end
-
-    def read(self, first: int, keys: int) -> Changes | Overrun:
-        with self._index.lock:
-            return self._journal.read(first, keys)
 
     def snapshot(self, keys: int) -> Iterator[SnapshotPart]:
         """An object stays in its slot as long as it is there: one slot after the other is everything."""
-        index, begins_at, begin = self._index, self._journal.end, 0
+        index, begins_at, begin = self._index, self.journal.end, 0
         found: dict[int, tuple[KeySpace, int, list[bytes]]] = {}
         slots = len(index.table)
         step = min(_SLICE_SLOTS, keys)
