@@ -191,7 +191,7 @@ def test_its_secrets_are_hidden(acme: Install) -> None:
     settings = read_settings({"acme_pass": "hunter2-hunter2"}, plugins)
     shown = {each.name: each.value for each in shown_settings(settings, plugins)}
     assert shown["acme_pass"] == MASK
-    assert "hunter2-hunter2" in all_secrets(settings, plugins, {})
+    assert "hunter2-hunter2" in all_secrets(settings, plugins)
 
 
 def test_names_that_two_plugins_bring_are_those_of_neither(acme: Install, monkeypatch: pytest.MonkeyPatch) -> None:

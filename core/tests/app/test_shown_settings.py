@@ -57,7 +57,7 @@ def test_secrets_are_asterisks_everywhere() -> None:
     text = repr(shown_settings(settings, PLUGINS))
     assert "p-secret" not in text
     assert "collector:4318" in text
-    found = all_secrets(settings, PLUGINS, {})
+    found = all_secrets(settings, PLUGINS)
     assert found == {f"p-secret-{number}" for number in range(1, 7)}
 
 
@@ -85,7 +85,7 @@ def test_secrets_of_an_adapters_policy_are_known_by_its_model(install: Callable[
     plugins = load_plugins()
     shown = shown_adapter(given, plugins)
     assert shown["eviction"] == {"eviction_policy": {**policy, "phrase": MASK}, "trigger_watermark": 0.5}
-    assert all_secrets(settings_of(l2_adapter=(given,)), plugins, {}) == {"p-secret-1"}
+    assert all_secrets(settings_of(l2_adapter=(given,)), plugins) == {"p-secret-1"}
 
 
 def test_plugins_are_shown_with_their_hooks() -> None:

@@ -73,4 +73,4 @@ def test_secrets_of_the_configuration_are_masked() -> None:
     config = {"credentials": {"deep": ["PLANTED-1"]}, "url": "http://u:PLANTED-2@h/"}
     settings = read_settings(ServerFlags(plugins).given([LOCATIONS, "/a", CONFIG, json.dumps(config)]), plugins)
     assert "PLANTED" not in repr(shown_settings(settings, plugins))
-    assert {"PLANTED-1", "PLANTED-2"} <= all_secrets(settings, plugins, {})
+    assert {"PLANTED-1", "PLANTED-2"} <= all_secrets(settings, plugins)

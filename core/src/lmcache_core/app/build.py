@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 
@@ -33,7 +32,7 @@ def build(
     `Server.start`.  `hidden` receives the secrets of the configuration, and those that come later.  Unless `is_served`,
     nothing listens for engines.  Raises LMCacheError, with everything given back, when something is not available."""
     hidden = hidden or Hidden()
-    hidden.learn(all_secrets(settings, plugins, os.environ))
+    hidden.learn(all_secrets(settings, plugins))
     with ExitStack() as undo:
         common = open_common(settings, plugins, hidden, undo)
         tiers = open_tiers(common)

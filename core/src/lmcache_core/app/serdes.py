@@ -62,12 +62,6 @@ def serde_specs(values: Mapping[str, Any], plugins: LoadedPlugins, where: str) -
     return SerdeSpecs(specs, offer_spec(plugins, OfferKind.SERDE, _CHAIN, own, inside), where)
 
 
-def serdes_given(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The objects among what an adapter's `serde` was given, right or wrong: they may hold secrets."""
-    given = values.get(SERDE)
-    return [one for one in (given if isinstance(given, list | tuple) else [given]) if isinstance(one, Mapping)]
-
-
 def _absent(plugins: LoadedPlugins) -> str:
     """Why its offer is not available, and the remedy."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -12,7 +12,6 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core.app.masking import MASK, masked, secrets_in
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.serdes import serdes_given
 from lmcache_core.app.settings import ServerSettings, SettingSource, flag_of, variable_of
 from lmcache_core.contracts.server_control import ShownSetting
 from lmcache_core.contracts.settings import is_secret
@@ -37,7 +36,7 @@ def shown_settings(settings: ServerSettings, plugins: LoadedPlugins) -> list[Sho
             SettingSource.FILE: str(settings.config),
             SettingSource.DEFAULT: "",
         }[source]
-        value = shown_value(name, getattr(values, name), plugins, field)
+        value = shown_value(name, getattr(values, name), plugins, type(values))
         rows.append(ShownSetting(name, value, source, given_by, masked(field.get_default())))
     return rows
 
@@ -48,33 +47,42 @@ def _fields(settings: ServerSettings) -> Iterator[tuple[BaseModel, str, FieldInf
         yield from ((values, name, field) for name, field in type(values).model_fields.items())
 
 
-def shown_value(name: str, value: Any, plugins: LoadedPlugins, field: FieldInfo | None = None) -> Any:
-    """The value of one setting, for JSON.  `field`: that of a plugin's setting."""
+Look = Callable[[Any, Any], Any]
+"""What becomes of a value, of which a settings model or a type says more: `masked`, perhaps with more done on the way."""
+
+
+def shown_value(
+    name: str, value: Any, plugins: LoadedPlugins, model: type[BaseModel] = ServerSettings, look: Look = masked
+) -> Any:
+    """The value of one setting of this model, for JSON."""
     if name == "offer_settings":
-        return {key: masked(values, _model_called(key, plugins)) for key, values in value.items()}
+        return {key: look(values, _model_called(key, plugins)) for key, values in value.items()}
     if name == "l2_adapter":
-        return [shown_adapter(each, plugins) for each in value]
+        return [shown_adapter(each, plugins, look) for each in value]
     if name in _KINDS and isinstance(value, Mapping):
-        return masked(value, _model(_KINDS[name], value.get("type"), plugins))
-    field = field or ServerSettings.model_fields[name]
-    return MASK if is_secret(field) and value is not None else masked(value, field.annotation)
+        return look(value, _model(_KINDS[name], value.get("type"), plugins))
+    field = model.model_fields[name]
+    if is_secret(field) and value is not None:
+        look({name: value}, model)
+        return MASK
+    return look(value, field.annotation)
 
 
-def shown_adapter(given: Mapping[str, Any], plugins: LoadedPlugins) -> Any:
+def shown_adapter(given: Mapping[str, Any], plugins: LoadedPlugins, look: Look = masked) -> Any:
     """What `--l2-adapter` says of one adapter."""
-    shown = masked(given, _model(OfferKind.L2_ADAPTER, given.get("type"), plugins))
+    shown = look(given, _model(OfferKind.L2_ADAPTER, given.get("type"), plugins))
     if policy := _policy_of(given):
         model = _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins)
-        shown["eviction"]["eviction_policy"] = masked(policy, model)
+        shown["eviction"]["eviction_policy"] = look(policy, model)
     if "serde" in given:
-        shown["serde"] = _shown_serdes(given["serde"], plugins)
+        shown["serde"] = _shown_serdes(given["serde"], plugins, look)
     return shown
 
 
-def _shown_serdes(given: Any, plugins: LoadedPlugins) -> Any:
+def _shown_serdes(given: Any, plugins: LoadedPlugins, look: Look) -> Any:
     if isinstance(given, list | tuple):
-        return [_shown_serdes(each, plugins) for each in given]
-    return masked(given, _model(OfferKind.SERDE, given.get("type"), plugins) if isinstance(given, Mapping) else None)
+        return [_shown_serdes(each, plugins, look) for each in given]
+    return look(given, _model(OfferKind.SERDE, given.get("type"), plugins) if isinstance(given, Mapping) else None)
 
 
 def _policy_of(adapter: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -84,24 +92,16 @@ def _policy_of(adapter: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return policy if isinstance(policy, Mapping) else None
 
 
-def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: Mapping[str, str]) -> set[str]:
+def all_secrets(settings: ServerSettings, plugins: LoadedPlugins) -> set[str]:
     """Everything that `shown_settings` hides."""
     found: set[str] = set()
-    for model, name, field in _fields(settings):
-        value = getattr(model, name)
-        if name == "offer_settings":
-            for key, values in value.items():
-                found |= secrets_in(values, _model_called(key, plugins))
-        elif name in _KINDS:
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, Mapping):
-                    found |= secrets_in(each, _model(_KINDS[name], each.get("type"), plugins))
-                    if policy := _policy_of(each):
-                        found |= secrets_in(policy, _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins))
-                    for serde in serdes_given(each):
-                        found |= secrets_in(serde, _model(OfferKind.SERDE, serde.get("type"), plugins))
-        else:
-            found |= secrets_in({name: value}, type(model)) if is_secret(field) else secrets_in(value, field.annotation)
+
+    def collected(value: Any, kind: Any) -> Any:
+        found.update(secrets_in(value, kind))
+        return masked(value, kind)
+
+    for values, name, _ in _fields(settings):
+        shown_value(name, getattr(values, name), plugins, type(values), collected)
     return found - {""}
 
 

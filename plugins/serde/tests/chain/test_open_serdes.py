@@ -171,7 +171,7 @@ def test_secrets_of_serdes_are_shown_nowhere(plugins: LoadedPlugins, as_list: bo
     assert SECRET not in json.dumps(shown)
     assert json.dumps(shown).count("**********") == 1
     settings = ServerSettings.model_construct(l2_adapter=(given,))
-    assert SECRET in all_secrets(settings, plugins, {})
+    assert SECRET in all_secrets(settings, plugins)
     spec = adapter_spec(given, plugins, "--l2-adapter[0]", ())
     assert spec.serdes is not None
     assert SECRET not in repr(spec.serdes)

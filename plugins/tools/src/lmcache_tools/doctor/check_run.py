@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -94,7 +93,7 @@ def run_checks(context: CheckContext, flops: float | None, tries_adapters: bool)
         for result, trial in adapter_trials(context):
             results.append(result)
             trials.append(trial)
-    hidden = Hidden(all_secrets(context.settings, context.plugins, os.environ))
+    hidden = Hidden(all_secrets(context.settings, context.plugins))
     speed = ComputeSpeed(flops, "--flops") if flops else measured_speed() if context.model else None
     found = tiers(context, trials, copy_bytes_per_second(), speed)
     shown = tuple(_without(hidden, result) for result in (*results, *tier_results(found)))
