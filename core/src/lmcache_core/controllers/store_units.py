@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -217,10 +218,11 @@ class StoreCounters:
         }
         self._add(reasons, waiting=-objects, waiting_bytes=-size, dropped=objects, dropped_bytes=size)
 
-    def _add(self, by_name: Mapping[str, Mapping[str, int]] = {}, **more: int) -> None:
+    def _add(self, by_name: Mapping[str, Any] = {}, **more: int) -> None:
         """`more` is added to these fields, and those of `by_name` are replaced: all at once."""
         now = self.now
-        self.now = now._replace(**by_name, **{name: getattr(now, name) + count for name, count in more.items()})
+        sums: dict[str, Any] = {name: getattr(now, name) + count for name, count in more.items()}
+        self.now = now._replace(**sums, **by_name)
 
 
 def _sum(before: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:

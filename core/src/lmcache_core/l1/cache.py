@@ -46,6 +46,12 @@ class L1Cache:
         self._index = SlotIndex(arena.size_bytes, align_bytes, kernels, journal_keys)
         self._allocator = self._index.allocator
         self._table = self._index.table
+        self.slot_bytes_for = self._index.slot_bytes_for
+        """Bytes of the slot that an object with this payload gets."""
+        self.slot_bytes = self._allocator.slot_bytes
+        """Bytes of the arena that a referenced slot takes."""
+        self.may_evict: Callable[[int], bool] = self._table.may_evict
+        """Is a slot cached and unreferenced, as far as can be seen without the lock?"""
         self.leases = Leases(self._index)
         self.salts = SaltAccounts(self._index)
         self.slabs = SlabMoves(self._index)
@@ -75,9 +81,6 @@ class L1Cache:
         with self._index.lock:
             return self._index.spaces.intern(space, payload_bytes)
 
-    def slot_bytes_for(self, payload_bytes: int) -> int:
-        return self._index.slot_bytes_for(payload_bytes)
-
     def reserve(
         self, owner: Owner, record: SpaceRecord, chunk_hashes: Sequence[bytes], deadline: float | None
     ) -> tuple[Lease, list[int]]:
@@ -94,7 +97,7 @@ class L1Cache:
     ) -> list[int]:
         """Slots for more chunks of the same space, as in `reserve`; none when the lease has ended.  `ask_eviction` is False
         when eviction has been requested for the same chunks before."""
-        slot_bytes = self._index.slot_bytes_for(record.payload_bytes)
+        slot_bytes = self.slot_bytes_for(record.payload_bytes)
         salt = record.space.cache_salt
         with self._index.lock:
             absent = self._index.count_absent(record, chunk_hashes)
@@ -189,7 +192,7 @@ class L1Cache:
     def wait_for_space(self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes]) -> AllocationWait | None:
         """A wait for slots for those of these chunks that have none yet; None when none is missing, when they are more than
         the salt's whole limit, or when the lease has ended.  The caller ends it with `end_wait`."""
-        slot_bytes = self._index.slot_bytes_for(record.payload_bytes)
+        slot_bytes = self.slot_bytes_for(record.payload_bytes)
         salt = record.space.cache_salt
         with self._index.lock:
             if lease.state is not LeaseState.ACTIVE:
@@ -251,11 +254,6 @@ class L1Cache:
                 demand |= self._allocator.unmet_bytes()
             return demand
 
-    @property
-    def may_evict(self) -> Callable[[int], bool]:
-        """Is a slot cached and unreferenced, as far as can be seen without the lock?"""
-        return self._table.may_evict
-
     def evict(self, slots: Sequence[int], reason: str = EVICTED) -> tuple[int, int]:
         """Remove the objects that are cached, unreferenced and unchanged since the policy last read the log.  Returns their
         number and bytes.  `reason` appears in counters and events."""
@@ -310,10 +308,6 @@ class L1Cache:
         """Byte offset in the arena of the payload of a referenced slot."""
         return self._allocator.offset(slot) + HEADER_BYTES
 
-    def slot_bytes(self, slot: int) -> int:
-        """Bytes of the arena that a referenced slot takes."""
-        return self._allocator.slot_bytes(slot)
-
     def key_of(self, slot: int) -> ObjectKey:
         """The key of the object in a referenced slot."""
         space, chunk_hash = self._table.key(slot)
@@ -338,11 +332,11 @@ class L1Cache:
 
     def available(self, payload_bytes: int) -> int:
         """Free slots for objects of this size, without carving more."""
-        return self._allocator.available(self._index.slot_bytes_for(payload_bytes))
+        return self._allocator.available(self.slot_bytes_for(payload_bytes))
 
     def available_to(self, salt: str, payload_bytes: int) -> int:
         """The same, within the salt's limit."""
-        slot_bytes = self._index.slot_bytes_for(payload_bytes)
+        slot_bytes = self.slot_bytes_for(payload_bytes)
         with self._index.lock:
             return self.salts.allowed_locked(salt, slot_bytes, self._allocator.available(slot_bytes))
 

@@ -135,21 +135,14 @@ class SlabMoves:
     def __init__(self, index: SlotIndex) -> None:
         self._index = index
         self._allocator = index.allocator
+        self.slab_bytes = index.allocator.slab_bytes
+        """Approximate size of a slab; one of large slots can be larger."""
+        self.is_shared = index.allocator.has_other_sizes
+        """Do other slot sizes than this one have slabs?"""
+        self.find = index.allocator.find_slab
+        """The slab of a slot; None when it has just become free space."""
         self.fixed_slots: Callable[[], Collection[int]] = tuple
         """Slots that stay referenced for a long time: a slab with one of them is not to move.  Set before anything runs."""
-
-    @property
-    def slab_bytes(self) -> int:
-        """Approximate size of a slab; one of large slots can be larger."""
-        return self._allocator.slab_bytes
-
-    def is_shared(self, slot_bytes: int) -> bool:
-        """Do other slot sizes than this one have slabs?"""
-        return self._allocator.has_other_sizes(slot_bytes)
-
-    def find(self, slot: int) -> Slab | None:
-        """The slab of a slot; None when it has just become free space."""
-        return self._allocator.find_slab(slot)
 
     def available_bytes(self, slot_bytes: int) -> int:
         """Bytes of the free slots of this size."""

@@ -84,8 +84,10 @@ class Router:
         self._affine = affine
         self._clock = clock
         self._events = events
-        self._unhandled = unhandled or UnhandledRequests()
+        self.unhandled = unhandled or UnhandledRequests()
+        """What engines asked for that no module handles."""
         self._port = port
+        self.bind, self.is_connected = port.bind, port.is_connected
         self._waiting = port.waiting
         self._posted: Inbox[_Reply | Timer | AnswerStream] = Inbox()
         self._timers = Timers()
@@ -122,20 +124,11 @@ class Router:
             return self._answers.histograms()
 
     @property
-    def unhandled(self) -> UnhandledRequests:
-        """What engines asked for that no module handles."""
-        return self._unhandled
-
-    @property
     def oldest_seconds(self) -> float:
         """How long the oldest request has been with another thread, or waited for one; 0 where there is none.  Any
         thread."""
         since = list(self._given_away.values())
         return max(0.0, self._clock.monotonic() - since[0]) if since else 0.0
-
-    def bind(self, host: str, port: int) -> str:
-        """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it is not available."""
-        return self._port.bind(host, port)
 
     def run(self) -> None:
         # One message for each zmq_poll: it costs as much as asking the socket whether there is another one, and half of
@@ -193,9 +186,6 @@ class Router:
     def post_stream(self, stream: AnswerStream) -> None:
         """Register the stream, or remove it when it has ended.  Any thread."""
         self._posted.post(stream)
-
-    def is_connected(self, connection: bytes) -> bool:
-        return self._port.is_connected(connection)
 
     def others_wait_for(self, call: RouterCall) -> bool:
         """As `contracts.operation.Call.others_wait`."""
@@ -256,7 +246,7 @@ class Router:
         except ProtocolError as error:
             with self._answering:
                 self._answers.times[UNKNOWN][REFUSED].count(0.0)
-            self._unhandled.note(operation)
+            self.unhandled.note(operation)
             self._refuse(message, refusal(operation), str(error))
             return
         call = RouterCall(self, message.envelope, route.codec.operation.name, self._clock.monotonic())
@@ -302,7 +292,7 @@ class Router:
             self._streams[name] = stream
         elif self._streams.get(name) is stream:
             del self._streams[name]
-            if self._port.is_connected(call.connection):
+            if self.is_connected(call.connection):
                 self._port.send(call.envelope, ())
 
     def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
