@@ -1,12 +1,11 @@
-"""Requests as they are answered: which handler an operation has, a call until its answer, deadlines of deferred calls, and
-counts of answers."""
+"""Requests as they are answered: which handler an operation has, a call until its answer, and deadlines of deferred calls."""
 
 from __future__ import annotations
 
 import heapq
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,7 +21,6 @@ from lmcache_client.codec import (
 from lmcache_client.errors import ProtocolError
 from lmcache_client.operations import KNOWN_REQUESTS
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
-from lmcache_core.contracts.samples import Durations, Histogram
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.streams import AnswerStream
 
@@ -31,27 +29,6 @@ if TYPE_CHECKING:
     from lmcache_core.server.router import Router
 
 logger = logging.getLogger(__name__)
-
-
-class AnswerTimes:
-    """Not thread-safe: the owner holds a lock."""
-
-    def __init__(self, operations: Iterable[str]) -> None:
-        self.times = {name: {outcome: Durations() for outcome in (OK, ERROR, REFUSED)} for name in operations}
-
-    @property
-    def negative(self) -> int:
-        """How many were answered negatively: with an error, or refused."""
-        return sum(rows[outcome].total for rows in self.times.values() for outcome in (ERROR, REFUSED))
-
-    def histograms(self) -> dict[tuple[str, str], Histogram]:
-        """By operation and outcome, those that happened."""
-        return {
-            (name, outcome): times.histogram()
-            for name, rows in self.times.items()
-            for outcome, times in rows.items()
-            if times.total
-        }
 
 
 OK: Final = "ok"

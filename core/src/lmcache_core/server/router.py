@@ -23,13 +23,13 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.counts import RouterCounters
 from lmcache_core.contracts.events import Publisher, RequestAnswered
 from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
-from lmcache_core.contracts.samples import Histogram
+from lmcache_core.contracts.samples import Durations, Histogram
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.server.calls import (
     ERROR,
+    OK,
     REFUSED,
-    AnswerTimes,
     Payload,
     Route,
     RouterCall,
@@ -105,13 +105,15 @@ class Router:
         self._stop = False
         self._closed = threading.Event()
         self._answering = threading.Lock()
-        self._answers = AnswerTimes((*self._routes.names, UNKNOWN))  # guarded by `_answering`
+        self._times = {
+            (name, outcome): Durations() for name in (*self._routes.names, UNKNOWN) for outcome in (OK, ERROR, REFUSED)
+        }  # guarded by `_answering`
         self._requests = 0
 
     @property
     def counters(self) -> RouterCounters:
         with self._answering:
-            refused = self._answers.negative
+            refused = sum(times.total for (_, outcome), times in self._times.items() if outcome != OK)
         waiting = self._waiting
         return RouterCounters(
             self._requests, refused, self._port.dropped, len(waiting), waiting.size_bytes, waiting.closed
@@ -121,7 +123,7 @@ class Router:
         """How long answered requests took, from their arrival, by operation and outcome (`ok`, `error` or `refused`).  Any
         thread."""
         with self._answering:
-            return self._answers.histograms()
+            return {key: times.histogram() for key, times in self._times.items() if times.total}
 
     @property
     def oldest_seconds(self) -> float:
@@ -164,7 +166,7 @@ class Router:
                 return False
             call.is_answered = True
             seconds = self._clock.monotonic() - call.started
-            self._answers.times[call.operation][call.outcome].count(seconds)
+            self._times[call.operation, call.outcome].count(seconds)
         if self._events is not None and self._events.wants(RequestAnswered):
             self._events.publish(RequestAnswered(call.operation, call.outcome, seconds))
         return True
@@ -245,7 +247,7 @@ class Router:
             route = self._routes.known.get(operation) or self._routes.find(operation)
         except ProtocolError as error:
             with self._answering:
-                self._answers.times[UNKNOWN][REFUSED].count(0.0)
+                self._times[UNKNOWN, REFUSED].count(0.0)
             self.unhandled.note(operation)
             self._refuse(message, refusal(operation), str(error))
             return
