@@ -72,25 +72,20 @@ class Quotas:
         self._events.publish(QuotaChanged(salt, self._limits.default))
         return True
 
-    def check_policy(self, policy: str, isolates: bool, default_bytes: int | None) -> None:
-        """Raises QuotaRefusedError where the limits that there are, with this default one, need an eviction policy that
-        isolates, and this one does not."""
-        if not isolates and default_bytes is not None:
-            raise QuotaRefusedError(
-                "a default quota needs an eviction policy that takes room from one cache salt alone, and "
-                f"'{policy}' does not; remove the default quota, or choose a policy such as IsolatedLRU"
-            )
-        if not isolates and (count := len(self._limits.by_salt)):
-            raise QuotaRefusedError(
-                f"{count} cache salts have a quota, and eviction policy '{policy}' cannot take room from one salt alone; "
-                "delete the quotas first, or choose a policy such as IsolatedLRU"
-            )
-
     def follow(self, policy: str, isolates: bool, default_bytes: int | None) -> None:
         """Another eviction policy takes room from now on, and salts without a limit of their own have this one.  Raises
-        as `check_policy` does, with nothing changed."""
+        QuotaRefusedError, with nothing changed, where limits need a policy that isolates, and this one does not."""
         with self._lock:
-            self.check_policy(policy, isolates, default_bytes)
+            if not isolates and default_bytes is not None:
+                raise QuotaRefusedError(
+                    "a default quota needs an eviction policy that takes room from one cache salt alone, and "
+                    f"'{policy}' does not; remove the default quota, or choose a policy such as IsolatedLRU"
+                )
+            if not isolates and (count := len(self._limits.by_salt)):
+                raise QuotaRefusedError(
+                    f"{count} cache salts have a quota, and eviction policy '{policy}' cannot take room from one salt "
+                    "alone; delete the quotas first, or choose a policy such as IsolatedLRU"
+                )
             self._policy, self.isolates = policy, isolates
             if default_bytes != self._limits.default:
                 limits = SaltLimits(self._limits.by_salt, default_bytes)
