@@ -208,7 +208,7 @@ class EngineDrivenModule(RequestModule):
             return ELSEWHERE  # bytes have to be copied
         chunks = self._range(key, instance_id)
         if chunks is None:
-            self._give_back_late(key, instance_id)
+            self._give_back(key, instance_id)
             return False
         storage, worker = self._context.storage, chunks.worker
         if not call.may_wait and not storage.is_quick(len(chunks.hashes) * chunks.space.payload_bytes):
@@ -226,16 +226,11 @@ class EngineDrivenModule(RequestModule):
 
     def abandon_store(self, call: Call, key: EngineKey, instance_id: int) -> bool:
         """The worker could not fill what it prepared, and touches none of it any more.  True when there was something."""
-        chunks = self._range(key, instance_id)
-        if chunks is None:
-            return self._give_back_late(key, instance_id)
-        store = self._stores.take(instance_id, chunks.ticket)
-        if store is not None:
-            self._context.storage.discard(store.references)
-        return store is not None
+        self._range(key, instance_id)  # it checks the key, and the worker has spoken
+        return self._give_back(key, instance_id)
 
-    def _give_back_late(self, key: EngineKey, instance_id: int) -> bool:
-        """A worker that was taken for dead has answered: it touches these slots no more.  True when there were some."""
+    def _give_back(self, key: EngineKey, instance_id: int) -> bool:
+        """The worker, perhaps one that was taken for dead, touches these slots no more.  True when there were some."""
         store = self._stores.take(instance_id, self._ticket(key)) if self._stores.has(instance_id) else None
         if store is not None:
             self._context.storage.discard(store.references)
