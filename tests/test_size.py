@@ -8,8 +8,8 @@ import sys
 
 from scripts.size import AIM_FILES, AIM_LINES, LONGEST, ROOT, brings, folders, size
 
-LINES_MAX = 26_363
-FILES_MAX = 165
+LINES_MAX = 26_205
+FILES_MAX = 163
 """What core has today, and a little.  Lower them when core gets smaller, until they are the aims."""
 
 
