@@ -229,7 +229,7 @@ class StoreQueue:
     @property
     def free_bytes(self) -> int:
         """Bytes that may be added before anything is dropped."""
-        return max(0, self._limits.backlog_bytes - self.counters.now.backlog_bytes)
+        return max(0, self._limits.backlog_bytes - self.counters.backlog_bytes)
 
     def add(self, units: Sequence[StoreUnit]) -> None:
         """These are to go there.  One whose object is on its way already need not wait for that."""
@@ -293,7 +293,7 @@ class StoreQueue:
             by_time = rate * self._limits.backlog_seconds
             if by_time < limit:
                 limit, reason = by_time, DropReason.BACKLOG_SECONDS
-        excess = self.counters.now.backlog_bytes - limit
+        excess = self.counters.backlog_bytes - limit
         units: list[StoreUnit] = []
         while excess > 0 and self._waiting:
             units.append(self._waiting.drop())

@@ -185,6 +185,11 @@ class StoreCounters:
         self.waiting_since: float | None = None
         """When what waits longest began to; None while nothing waits."""
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Waiting and in flight now."""
+        return self.now.waiting_bytes + self.now.in_flight_bytes
+
     def admit(self, objects: int, size: int, merged: int) -> None:
         """`objects` more, of `size` bytes, wait; `merged` others were on their way already."""
         self._add(admitted=objects, admitted_bytes=size, waiting=objects, waiting_bytes=size, merged=merged)
