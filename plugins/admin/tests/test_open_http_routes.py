@@ -64,9 +64,7 @@ def test_routes_that_ask_for_the_server_while_they_are_opened_get_the_remedy(ins
     """There is no server yet."""
     source = ROUTES.format(name="acme", default=False).replace('raise RuntimeError("no luck")', "context.server.info")
     install("acme", source)
-    with pytest.raises(
-        LMCacheError, match=r"context\.server was asked while routes are opened, .*; ask it in the answer"
-    ):
+    with pytest.raises(LMCacheError, match=r"context\.server was read while .*; read it in .* a route's answer"):
         answered(offer_settings={"http_routes:acme": {"path": "broken"}})
 
 
