@@ -342,6 +342,24 @@ def test_a_value_that_the_disk_cannot_read_is_removed(
     assert os.strerror(errno.EIO) in caplog.text
 
 
+def test_a_process_without_descriptors_misses_and_loses_no_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(path: Path) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with running(folder=tmp_path) as store, Client(store.port) as client:
+        client.put(KEY, VALUE)
+        assert client.exists()
+    with running(folder=tmp_path) as store, Client(store.port) as client:  # which reads the file before it sends it
+        for _ in range(2):
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "_opened", none_left)
+                assert client.get() is None
+            assert client.get() == (FORM, VALUE)
+    assert "a value was not read" in caplog.text
+
+
 def test_a_full_disk_refuses_the_value_and_leaves_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,7 +23,7 @@ import xxhash
 from lmcache_core import ResourceError
 from lmcache_l2_lm.frames import KEY_BYTES, Form, is_key
 from lmcache_l2_lm.line import Line
-from lmcache_l2_lm.store_server.values import BrokenOffError, MediumError
+from lmcache_l2_lm.store_server.values import BrokenOffError, MediumError, ShortageError
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class StoredInFile:
                 try:
                     is_right = _digest_is_right(self._path, self.length)
                 except OSError as error:
-                    raise MediumError(f"{self._path}: {error.strerror}") from None
+                    raise _lost(self._path, error) from None
                 if not is_right:
                     raise MediumError(f"{self._path} is not what was written")
                 self._is_checked = True
@@ -188,7 +188,7 @@ class StoredInFile:
         try:
             descriptor = _opened(self._path)
         except OSError as error:
-            raise MediumError(f"{self._path}: {error.strerror}") from None
+            raise _lost(self._path, error) from None
         try:
             if os.fstat(descriptor).st_size != HEAD_BYTES + self.length:
                 raise MediumError(f"{self._path} has another length than was written")
@@ -204,6 +204,11 @@ class StoredInFile:
 
     def free(self) -> None:
         _remove(self._path)
+
+
+def _lost(path: Path, error: OSError) -> MediumError:
+    kind = ShortageError if error.errno in (errno.EMFILE, errno.ENFILE) else MediumError
+    return kind(f"{path}: {error.strerror}")
 
 
 def _opened(path: Path) -> int:

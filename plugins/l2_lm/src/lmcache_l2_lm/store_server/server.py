@@ -13,7 +13,7 @@ from typing import Final
 from lmcache_core import FaultLog, ProtocolError, ResourceError, SystemClock
 from lmcache_l2_lm.frames import REQUEST_BYTES, Answer, Request, Verb, pack_answer, parse_request
 from lmcache_l2_lm.line import Line
-from lmcache_l2_lm.store_server.values import BrokenOffError, Medium, MediumError, Space, Values
+from lmcache_l2_lm.store_server.values import BrokenOffError, Medium, MediumError, ShortageError, Space, Values
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +221,8 @@ class _Client:
                     stored.send(self.line, head, _end_of(stored.length))
                     values.counts["hit"] += 1
                     return
+            except ShortageError as error:
+                faults.warning("a value was not read: %s", error)
             except MediumError as error:
                 faults.warning("a value was removed: %s", error)
                 values.remove(request.key, stored)

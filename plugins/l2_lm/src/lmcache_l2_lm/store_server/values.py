@@ -24,6 +24,10 @@ class MediumError(Exception):
     """Why the memory or the disk does not take a value, or has lost one."""
 
 
+class ShortageError(MediumError):
+    """The process or the machine has no descriptor for it now: it is there still."""
+
+
 class BrokenOffError(MediumError):
     """It was lost in the middle of an answer, whose connection is of no use any more."""
 
