@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
+from lmcache_pd.command import parser
 from plugins.pd.tests.local_engine import DONE, PARTS, LocalEngine
 from plugins.pd.tests.proxy_process import COMPLETIONS, TIMEOUT_SECONDS, ProxyProcess, ProxyThread
 
@@ -42,6 +44,13 @@ def engines(stack: ExitStack) -> Callable[..., list[LocalEngine]]:
 
 Start = Callable[..., ProxyProcess]
 Open = Callable[..., list[LocalEngine]]
+
+
+@pytest.mark.parametrize("port", ["65536", "99999999", "-1", "http"])
+def test_a_port_that_cannot_be_is_refused(port: str) -> None:
+    """A number of 16 bits more is another port."""
+    with pytest.raises(ConfigError, match=f"--port: '{port}' is not a port"):
+        parser().parse_all(["--decode", "http://127.0.0.1:1", f"--port={port}"])
 
 
 def test_prefill_computes_one_token_and_decode_gets_what_it_hands_over(start: Start, engines: Open) -> None:

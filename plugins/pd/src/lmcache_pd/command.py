@@ -37,7 +37,7 @@ def parser() -> CommandParser:
         "that wait for lmcache.handoff_id (default: %(default)s)",
     )  # fmt: skip
     made.add_argument("--host", metavar="HOST", default="127.0.0.1", help="where it listens (default: %(default)s)")
-    made.add_argument("--port", metavar="PORT", type=int, default=8000, help="0: any free one (default: %(default)s)")
+    made.add_argument("--port", metavar="PORT", type=_port, default=8000, help="0: any free one (default: %(default)s)")
     made.add_argument(
         "--coordinator-url", metavar="URL",
         help="prefill where most of a prompt is cached, as it knows; without --prefill and --decode, the engines with a role "
@@ -120,6 +120,12 @@ def _url(flag: str, text: str) -> str:
     if not is_url(text):
         raise ConfigError(f"{flag} {text!r} is not the address of a server; write it as http://10.0.0.1:8100")
     return text.rstrip("/")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port, 0 to 65535")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
