@@ -41,7 +41,20 @@ def test_other_flags_need_the_address() -> None:
         apply(PeerFlags.model_validate({}), frozenset({"p2p_lookup_timeout"}))
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:7600", "http://a:1", "tcp://a", "tcp://a:1/x", "tcp://:1", "tcp://a:1#00"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:7600",
+        "http://a:1",
+        "tcp://a",
+        "tcp://a:1/x",
+        "tcp://:1",
+        "tcp://a:1#00",
+        "tcp://a:0",
+        "tcp://0.0.0.0:7600",
+        "tcp://[::]:7600",
+    ],
+)
 def test_an_address_is_one(url: str) -> None:
     with pytest.raises(ConfigError, match="--p2p-advertise-url"):
         adapters("--p2p-advertise-url", url)

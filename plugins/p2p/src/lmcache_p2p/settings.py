@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 def address_of(url: str) -> Address:
     """Raises ValueError for anything but tcp://host:port."""
     parts = urlsplit(url)
-    if parts.scheme != "tcp" or not parts.hostname or parts.port is None or parts.path or parts.query or parts.fragment:
+    if parts.scheme != "tcp" or not parts.hostname or not parts.port or parts.path or parts.query or parts.fragment:
         raise ValueError(f"'{url}' is not an address of peers; expected one such as tcp://10.0.0.7:7600")
     return Address(parts.hostname, parts.port)
 
@@ -129,6 +129,13 @@ class PeerFlags(PluginSettings):
     def _are_addresses(cls, url: str | None) -> str | None:
         if url is not None:
             address_of(url)
+        return url
+
+    @field_validator("p2p_advertise_url")
+    @classmethod
+    def _is_reached(cls, url: str | None) -> str | None:
+        if url is not None and address_of(url).host in ("0.0.0.0", "::"):
+            raise ValueError(f"'{url}' is every address of a machine; give the one at which others reach this server")
         return url
 
 
