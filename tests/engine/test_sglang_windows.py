@@ -14,7 +14,7 @@ from tests.engine.architectures import Architecture
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
 from tests.engine.sglang_cases import MARKS, PATIENT, SglangCases, ask_at_random
-from tests.engine.sglang_site import SglangSite, prompt
+from tests.engine.sglang_site import CHUNK_TOKENS, SglangSite, prompt
 
 pytestmark = MARKS
 
@@ -93,6 +93,20 @@ def test_sglangs_own_client_refuses_windows(site: SglangSite, tmp_path: Path, en
         stock.start()
     assert "does not support multiple KV transfer groups" in stock.log
     stock.kill()
+
+
+def test_sglangs_own_client_takes_windows_that_are_kept_whole(
+    site: SglangSite, truth: Reference, engine: dict[str, Any]
+) -> None:
+    tokens = prompt(205)
+    with site.another("whole", options={"disable_hybrid_swa_memory": True}, **engine) as stock:
+        cold = stock.ask([tokens])
+        site.server.wait_written(60)
+        stock.flush()
+        back = stock.ask([tokens])
+    assert_computed(cold)
+    assert_cached(back, CHUNK_TOKENS)
+    assert_right([*cold, *back], truth.answers([tokens] * 2))
 
 
 @pytest.mark.alone
