@@ -271,6 +271,25 @@ def test_a_frozen_process_keeps_its_slots_when_another_one_with_its_id_ends() ->
     assert (desk.ended, frozen.connection) == ([other.token], b"one")
 
 
+@pytest.mark.parametrize("comes_again", [False, True])
+def test_a_frozen_process_keeps_its_slots_when_another_one_has_taken_its_id(comes_again: bool) -> None:
+    """The other one registers or pings while the first is connected: both have one registration then."""
+    desk = Desk()
+    frozen = silent_worker(desk)
+    desk.seen(1, pinged=True, connection=b"two")
+    desk.connected.remove(b"two")
+    if comes_again:
+        desk.connected.add(b"three")
+        assert silent_worker(desk, b"three") is not frozen
+        desk.hear(1, 500)
+    else:
+        desk.pass_time(500)
+    assert frozen.token not in desk.ended
+    desk.connected.remove(b"one")
+    desk.pass_time(1)
+    assert desk.ended == [frozen.token]
+
+
 def test_a_worker_that_held_nothing_ends_with_its_connection() -> None:
     desk = Desk()
     closed = silent_worker(desk)

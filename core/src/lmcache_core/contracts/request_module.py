@@ -81,6 +81,8 @@ class Worker:
     connection: bytes = b""
     """Of a worker that copies to and from slots itself, where it registered or pinged last.  When it falls silent, its slots
     are in quarantine until this connection is closed, because a frozen thread of it may go on.  Empty: it touches none."""
+    others: frozenset[bytes] = frozenset()
+    """Connections on which it spoke before, and that may be open: of other processes with its id, perhaps."""
     fence_seconds: float = 0.0
     """Seconds of silence after which the worker has promised to begin no copy and to throw away what it has read.  0: it
     has promised nothing."""

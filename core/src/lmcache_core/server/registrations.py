@@ -130,7 +130,8 @@ class Registrations:
                 f"instance {worker.instance_id} is registered for {there.model_name} with {layout_of(there)}, and cannot "
                 f"be registered again for {worker.model_name} with {layout_of(worker)}; it must unregister first"
             )
-        there.connection = worker.connection
+        with self._lock:
+            self._speaks(there, worker.connection)
         return there
 
     def _is_closed(self, known: Worker, again: Worker) -> bool:
@@ -161,7 +162,7 @@ class Registrations:
                 self._hear(registration, self._clock.monotonic())
                 registration.pinged = registration.pinged or pinged
                 if connection and registration.worker.connection:
-                    registration.worker.connection = connection
+                    self._speaks(registration.worker, connection)
                 return True
             # One notification makes it register again; no more follow (docs/internals/engine-protocol.md, "Restart").
             if instance_id in self._notified:
@@ -264,11 +265,18 @@ class Registrations:
         else:
             self._end(worker)
 
+    def _speaks(self, worker: Worker, connection: bytes) -> None:
+        """Perhaps another process with its id.  Under the lock."""
+        if connection != worker.connection:
+            others = {*filter(self.is_connected, worker.others), worker.connection}
+            worker.connection, worker.others = connection, frozenset(others - {connection})
+
     def _is_gone(self, worker: Worker) -> bool:
         """Does it touch nothing any more?  Under the lock."""
-        if self.is_connected(worker.connection):
-            return False
         again = self._by_id.get(worker.instance_id)
+        others = worker.others - {again.worker.connection} if again else worker.others
+        if any(map(self.is_connected, (worker.connection, *others))):
+            return False
         return again is None or 0 < STEADY_REAPS * self._reap < again.seen - again.steady_since
 
     def _end_quarantined(self, is_gone: Callable[[Worker], bool]) -> None:
