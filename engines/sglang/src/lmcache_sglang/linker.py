@@ -35,8 +35,9 @@ MISS_SECONDS: Final = 1.0
 HELD_SECONDS: Final = 30.0
 """SGLang does not say that a request has ended before its load.  It asks for one that waits in each step that could run it."""
 SWEEP_SECONDS: Final = 5.0
-WINDOWS_TRIED: Final = 32
-"""Of one prompt, from its end on.  SGLang keeps windows where prompts ended or parted, and each is a question to the server."""
+WINDOWS_TRIED: Final = 8
+"""Of one prompt, from its end on.  SGLang keeps windows where prompts ended or parted; each is a question to the server, and a
+step waits for it."""
 QUIET_SECONDS: Final = 5.0
 """How long `reset` and `close` wait for what is under way."""
 METHODS: Final = frozenset(
