@@ -36,6 +36,8 @@ IN_PROCESS := core engines/local libs/blend_index libs/fleet libs/l2_adapter lib
   plugins/l2_fs plugins/l2_fs_native plugins/l2_redis plugins/p2p plugins/policies
 # What SGLang's environment has of ours.
 SGLANG_OWN := libs/client libs/kv_identity engines/sglang
+# And in the one without the public package, for a cache in SGLang's own process.
+SGLANG_IN_PROCESS := core engines/local libs/kv_layout libs/l2_adapter libs/object_files plugins/l2_fs plugins/policies
 # Tests of one file stay together: they share servers and engines; engines are with two processes (tests/engine_processes.py).
 side_by_side = $(if $(filter-out 1,$(1)),-n $(1) --dist loadfile --no-loadscope-reorder)
 
@@ -49,6 +51,7 @@ ENGINE_READY := .venv-engine/.ready
 ENGINE_OWN := .venv-engine/.own
 SGLANG_READY := .venv-sglang/.ready
 SGLANG_ENGINE := .venv-sglang/.own
+SGLANG_IN_PROCESS_READY := .venv-sglang-in-process/.ready
 IN_PROCESS_READY := .venv-in-process/.ready
 DOCS_READY := .venv-docs/.ready
 ENGINE_TESTS := .venv-engine/.tests
@@ -73,7 +76,7 @@ help:
 
 setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS) $(IN_PROCESS_READY) $(MODEL) $(SYSTEM_READY)
 
-setup-sglang: $(SGLANG_ENGINE)
+setup-sglang: $(SGLANG_ENGINE) $(SGLANG_IN_PROCESS_READY)
 
 demo:
 	@$(MAKE) --silent --jobs 2 $(DEMO_READY) $(MODEL)
@@ -95,7 +98,7 @@ test-all: setup check docs
 	.venv/bin/python -m pytest -m "engine and not alone" $(call side_by_side,$(ENGINE_PROCESSES)) $(PYTEST_ARGS) || engines=$$?; \
 	.venv/bin/python -m pytest -m "not engine" $(call side_by_side,$(PYTEST_PROCESSES)) $(PYTEST_ARGS) && exit $$engines
 
-test-sglang: $(PROJECT_READY) $(NATIVE_READY) $(SGLANG_ENGINE) $(MODEL)
+test-sglang: $(PROJECT_READY) $(NATIVE_READY) $(SGLANG_ENGINE) $(SGLANG_IN_PROCESS_READY) $(MODEL)
 	.venv/bin/python -m pytest -m sglang $(PYTEST_ARGS)
 
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)
@@ -121,7 +124,7 @@ wheels:
 	@$(PYTHON) -m scripts.build_wheels dist
 
 clean:
-	rm -rf .venv .venv-engine .venv-in-process .venv-sglang .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-engine .venv-in-process .venv-sglang .venv-sglang-in-process .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The versions are those of the developers' environment; devkit is there for its free ports, without what its suites require.
@@ -187,6 +190,13 @@ $(IN_PROCESS_READY): $(ENGINE_TESTS) $(IN_PROCESS:%=%/pyproject.toml)
 	@.venv-in-process/bin/python -m pip uninstall --quiet --yes lmcache
 	@.venv-in-process/bin/python -m scripts.pip_progress "in-process" --no-deps -c requirements-dev.txt pluggy stevedore xxhash
 	@.venv-in-process/bin/python -m scripts.pip_progress "in-process" --no-deps --no-build-isolation $(IN_PROCESS:%=-e %)
+	@touch $@
+
+$(SGLANG_IN_PROCESS_READY): $(SGLANG_ENGINE) $(SGLANG_IN_PROCESS:%=%/pyproject.toml)
+	@rm -rf .venv-sglang-in-process && cp -al .venv-sglang .venv-sglang-in-process && rm -f $@
+	@.venv-sglang-in-process/bin/python -m pip uninstall --quiet --yes lmcache
+	@.venv-sglang-in-process/bin/python -m scripts.pip_progress "SGLang in-process" --no-deps -c requirements-dev.txt pydantic-settings python-dotenv stevedore xxhash
+	@.venv-sglang-in-process/bin/python -m scripts.pip_progress "SGLang in-process" --no-deps --no-build-isolation $(SGLANG_IN_PROCESS:%=-e %)
 	@touch $@
 
 $(MODEL): demo/make_model.py demo/tiny-llama.json $(ENGINE_READY)

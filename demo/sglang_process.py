@@ -20,6 +20,8 @@ from demo.shared_memory import unmapped_files
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SGLANG_PYTHON: Final = ROOT / ".venv-sglang" / "bin" / "python"
+SGLANG_IN_PROCESS_PYTHON: Final = ROOT / ".venv-sglang-in-process" / "bin" / "python"
+"""Of the same engine without the public package, and with the cache that opens in its process."""
 STAND_INS: Final = ROOT / "tests" / "stand_ins"
 
 MODULES: Final = (
@@ -34,7 +36,9 @@ MODULES: Final = (
     "lmcache.v1.multiprocess.transport.factory",
     "lmcache_sglang.linker",
 )
-"""What engines import: 25 s of a core, once for all engines of a process."""
+"""What engines import: 25 s of a core, once for all engines of an environment."""
+PUBLIC: Final = "lmcache."
+"""In names of modules: what the environment without the public package cannot import."""
 MODELS: Final = frozenset({"llama", "deepseek_v2", "mellum", "qwen3_moe", "qwen2_moe"})
 """SGLang imports all of its models, a minute's work; only these are used here."""
 POOL_TOKENS: Final = 2_560
@@ -58,16 +62,18 @@ def sglang_environment() -> dict[str, str]:
 
 
 @cache
-def _preloaded() -> Preloaded:
-    return Preloaded(SGLANG_PYTHON, sglang_environment(), MODULES)
+def _preloaded(python: Path) -> Preloaded:
+    modules = [name for name in MODULES if python == SGLANG_PYTHON or PUBLIC not in name]
+    return Preloaded(python, sglang_environment(), modules)
 
 
 class SglangProcess(EngineProcess):
     """One SGLang engine, used as an `EngineProcess` is.
 
-    `port` is the cache server's engine port; None makes an engine without a cache.  `linker`: with ours in place of the client
+    `port` is the cache server's engine port; None makes an engine without a server.  `linker`: with ours in place of the client
     that SGLang has, or with the `NodeLinker` of another module.  `client` are more of the settings of either, `options` more of
-    the engine's arguments.  `driver` is the module that drives the engine.  Not thread-safe: one question at a time.
+    the engine's arguments.  `driver` is the module that drives the engine, `python` the interpreter of the environment that has
+    it.  Not thread-safe: one question at a time.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class SglangProcess(EngineProcess):
         client: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         driver: str = "demo.sglang_engine",
+        python: Path = SGLANG_PYTHON,
     ) -> None:
         chosen: dict[str, Any] = {
             "page_size": page_size,
@@ -90,14 +97,15 @@ class SglangProcess(EngineProcess):
             "context_length": CONTEXT_TOKENS,
             "max_running_requests": 4,
         }
-        if port is not None and linker:
+        server = {} if port is None else {"port": port}
+        if linker:
             chosen |= {
                 "enable_unified_cache_external_linker": True,
                 "unified_cache_external_linker_backend": "dynamic",
                 "unified_cache_external_linker_config": {
                     "linker": "NodeLinker",
                     "linker_module_path": linker if isinstance(linker, str) else "lmcache_sglang",
-                    "linker_extra_config": {"port": port, **(client or {})},
+                    "linker_extra_config": {**server, **(client or {})},
                 },
             }
         elif port is not None:
@@ -106,7 +114,7 @@ class SglangProcess(EngineProcess):
             config.write_text(json.dumps({"mp_host": "127.0.0.1", "mp_port": port, "extra_config": dict(client or {})}))
             chosen |= {"enable_lmcache": True, "lmcache_config_file": str(config)}
         command = [
-            str(SGLANG_PYTHON),
+            str(python),
             "-m",
             driver,
             str(model),
@@ -116,7 +124,7 @@ class SglangProcess(EngineProcess):
         environment = sglang_environment()
         if tensor_parallel > 1:
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(tensor_parallel)))
-        self._child = ChildProcess("SGLang", command, log_path, environment, _preloaded())
+        self._child = ChildProcess("SGLang", command, log_path, environment, _preloaded(python))
         self._lines = queue.SimpleQueue()
         self._shared = set()
 

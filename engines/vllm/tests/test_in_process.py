@@ -24,13 +24,16 @@ from lmcache_client import EngineChannel, LMCacheError
 from lmcache_client.handoff import HANDOFF_WAIT
 from lmcache_core import LocalCache
 from lmcache_devkit import free_port
-from lmcache_vllm import in_process
+from lmcache_engine import in_process
+from lmcache_engine.in_process import InProcessMode
 from lmcache_vllm.in_process import InProcessCache, endpoint_of, is_layerwise, split, with_blending
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_session import STOP_SECONDS
 
 SMALL: Mapping[str, Any] = {"max_local_cpu_size": 0.03, "chunk_size": CHUNK_TOKENS}
 BLOCKS = [[*range(1, 9)]]
+VLLM_WAITS_SECONDS = 5.0
+"""For an engine to end; then it is killed."""
 PD: Mapping[str, Any] = {
     **SMALL,
     "enable_pd": True,
@@ -69,14 +72,14 @@ def test_a_worker_stores_and_loads_and_nothing_has_a_name(cache: InProcessCache)
     with rig(endpoint_of("engine"), paged) as worker:
         assert worker.until(lambda: worker.side._usable)
         worker.store(order)
-        named = Path("/dev/shm", cache._cache.status()["l1"]["segment"])
+        named = Path("/dev/shm", cache._served.cache.status()["l1"]["segment"])
         assert worker.until(lambda: not named.exists())
         before = paged.blocks_of(BLOCKS)
         paged.wipe()
         worker.load(transfer(TOKENS, BLOCKS, request="r2"))
         assert all((one == other).all() for one, other in zip(before, paged.blocks_of(BLOCKS), strict=True))
         # What it was registered with is lost; it is mapped, and cannot be mapped again.
-        workers = cache._cache._server.parts.engine_port.workers
+        workers = cache._served.cache._server.parts.engine_port.workers
         for each in workers.registered():
             workers.unregister(each.instance_id, "test")
         assert worker.until(lambda: worker.counts.get("lost_servers:worker", 0) > 0)
@@ -137,7 +140,7 @@ def test_a_forked_child_that_ends_leaves_the_cache_to_its_parent(cache: InProces
         try:
             cache.close()
             with pytest.raises(LMCacheError, match="opened before a fork"):
-                cache._cache.status()
+                cache._served.cache.status()
             status = 0
         finally:
             os._exit(status)
@@ -169,7 +172,7 @@ def test_an_engine_that_was_killed_before_its_workers_came_leaves_nothing_to_the
     program = (
         "import os, signal; from lmcache_vllm.in_process import InProcessCache; "
         f"opened = InProcessCache({dict(SMALL)}, {url!r}, workers=1, block_tokens=4); "
-        "print(opened._cache.status()['l1']['segment'], flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "print(opened._served.cache.status()['l1']['segment'], flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
     left = Path("/dev/shm", done.stdout.strip())
@@ -186,7 +189,7 @@ def test_an_engine_that_was_killed_before_its_workers_came_leaves_nothing_to_the
 def test_two_engines_of_one_id_are_refused(cache: InProcessCache, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="an engine of this id runs already; give each an 'engine_id' of its own"):
         open_cache()
-    monkeypatch.setattr(in_process, "_check_alone", lambda path: None)
+    monkeypatch.setattr(InProcessMode, "_check_alone", lambda mode, path: None)
     with rig(endpoint_of("engine"), fused_hnd("float32")) as worker:
         assert worker.until(lambda: worker.side._usable)
         mapped = worker.side._session._mapped
@@ -218,7 +221,7 @@ def test_a_frozen_engine_whose_queue_is_full_is_not_waited_for(monkeypatch: pyte
 def test_memory_is_for_all_workers() -> None:
     opened = open_cache(workers=2)
     try:
-        assert opened._cache.status()["l1"]["capacity_bytes"] == pytest.approx(0.06 * 2**30, rel=0.02)
+        assert opened._served.cache.status()["l1"]["capacity_bytes"] == pytest.approx(0.06 * 2**30, rel=0.02)
     finally:
         opened.close()
 
@@ -323,8 +326,8 @@ def test_a_server_beside_it_is_refused() -> None:
 def test_a_role_is_that_of_the_cache_and_of_the_connector() -> None:
     opened = open_cache({**PD, "pd_peer_init_port": free_port()})
     try:
-        assert {"p2p", "fleet_member"} <= {*opened._cache.status()["services"]}
-        assert "handoffs" in opened._cache.status()["modules"]
+        assert {"p2p", "fleet_member"} <= {*opened._served.cache.status()["services"]}
+        assert "handoffs" in opened._served.cache.status()["modules"]
         applied = opened.applied(Settings(in_process=True), {})
         assert (applied.pd_role, applied.save_tail) == ("producer", True)
         with EngineChannel(endpoint_of("engine")) as channel:
@@ -383,15 +386,15 @@ def test_an_end_that_takes_too_long_says_what_is_lost(
     cache: InProcessCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     given: list[float] = []
-    close = cache._cache.close
+    close = cache._served.cache.close
 
     def close_late(seconds: float) -> bool:
         given.append(seconds)
         close(0.0)
         return False
 
-    monkeypatch.setattr(cache._cache, "close", close_late)
+    monkeypatch.setattr(cache._served.cache, "close", close_late)
     with caplog.at_level(logging.WARNING):
         cache.close()
-    assert given[0] + STOP_SECONDS < in_process.END_SECONDS, "a worker of this process may have taken as much"
+    assert given[0] + STOP_SECONDS < VLLM_WAITS_SECONDS, "a worker of this process may have taken as much"
     assert "before all chunks were written" in caplog.text

@@ -22,6 +22,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoa
 
 from lmcache_client import ConfigError
 from lmcache_sglang.identity import model_name
+from lmcache_sglang.in_process import joined
 from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, Registration, digests
 from lmcache_sglang.pool_pages import PoolPages
 from lmcache_sglang.settings import LinkerSettings
@@ -116,13 +117,17 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._is_storing = not is_alike or _rank(params)[0] == 0
         self._weights = Weights()
         self.pools = _parts(kv_pool)
-        self._pools: dict[PoolName, _Pool] = {}
+        known = {}
         for name, pool in self.pools.items():
             copies = PoolPages(_planes(pool), params.page_size)
             # A lookup wants objects of all layouts that a name has: another page size has another name.
             how = f"{copies.dtype} {params.page_size}" + ("" if name is PoolName.KV else f" {name.value}")
-            link = PageLink(self._settings, model_name(server_args, how, _shard(params, is_alike)), copies.layout)
-            self._pools[name] = _Pool(copies, link, _layers(kv_pool, name))
+            known[name] = copies, model_name(server_args, how, _shard(params, is_alike))
+        settings, self._cache = joined(self._settings, server_args, len(known))
+        self._pools: dict[PoolName, _Pool] = {
+            name: _Pool(copies, PageLink(settings, model, copies.layout), _layers(kv_pool, name))
+            for name, (copies, model) in known.items()
+        }
         self.layer_done_counter = LayerWiseLoadCounter(1 + max(max(pool.layers) for pool in self._pools.values()))
         self._loader = ThreadPoolExecutor(1, "lmcache-load")
         self._storer = ThreadPoolExecutor(1, "lmcache-store")
@@ -248,6 +253,8 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
             executor.shutdown(wait=False, cancel_futures=True)
         for pool in self._pools.values():
             pool.link.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def _load_all(self, layers: Sequence[Future[None]], loads: Sequence[_Load], round_: int) -> None:
         """One batch.  Its last layer is complete when the server has taken back all pages, and so was there until then."""

@@ -30,6 +30,7 @@ from lmcache_client import (
     Operation,
     ServerChange,
     ServerHello,
+    SharedMemoryOffer,
     SlotDescriptor,
     WorkerRegistration,
 )
@@ -82,6 +83,7 @@ class PageLink:
         self._channel = EngineChannel(settings.url, settings.timeout_seconds)
         self._instance_id = uuid.uuid4().int >> 65
         self._now: Registration | None = None
+        self._mapped: L1Segment | None = None
         self._slow: Future[Any] | None = None
         self._hasty_until = 0.0
         hello = None
@@ -211,7 +213,8 @@ class PageLink:
         if now is not None:
             with suppress(LMCacheError):
                 self._channel.unregister_engine_driven(self._instance_id)
-            now.segment.close()
+        if self._mapped is not None:
+            self._mapped.close()
         self._channel.close()
 
     def _registered(self) -> Registration:
@@ -259,10 +262,8 @@ class PageLink:
             self._register()
 
     def _register(self) -> ServerHello:
-        """What was registered before is void at once: slots that are given from now on are of another segment."""
-        before, self._now = self._now, None
-        if before is not None:
-            before.segment.close()
+        """What was registered before is void at once: slots that are given from now on may be of another segment."""
+        self._now = None
         hello = self._channel.hello("lmcache-sglang")
         if hello is None:
             raise LMCacheError("it does not answer as a server of this project does")
@@ -272,10 +273,21 @@ class PageLink:
         if not offer.shm_name:
             raise LMCacheError("the server refuses this engine's pages; its log says why")
         try:
-            segment = L1Segment(offer.shm_name, offer.pool_size)
+            segment = self._segment(offer)
         except LMCacheError:
             self._channel.unregister_engine_driven(self._instance_id)
             raise
         self._now = Registration(segment, hello.chunk_tokens)
         logger.info("registered url=%s model=%s", self._settings.url, self._model_name)
         return hello
+
+    def _segment(self, offer: SharedMemoryOffer) -> L1Segment:
+        """Mapped once for each start of a server: that in the engine's process has lost its name by the next time."""
+        mapped = self._mapped
+        if mapped is not None and mapped.name == offer.shm_name.lstrip("/"):
+            return mapped
+        if mapped is not None:
+            mapped.close()
+        self._mapped = None
+        self._mapped = L1Segment(offer.shm_name, offer.pool_size)
+        return self._mapped

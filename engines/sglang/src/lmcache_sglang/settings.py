@@ -12,7 +12,7 @@ from lmcache_client import ConfigError
 
 _PLACES: Final = ("url", "host", "port")
 _OF_A_CACHE: Final = ("in_process", "config_file")
-"""What other engines have for a cache in their process."""
+"""Of a cache in SGLang's own process, which the linker alone has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,22 @@ class LinkSettings:
         said = dict(given or {})
         known = [*_PLACES, *(field.name for field in fields(cls) if field.name != "url"), *cls.of_engine]
         for name in said:
-            if name in _OF_A_CACHE:
+            if name in _OF_A_CACHE and name not in known:
                 raise ConfigError(
-                    f"{cls.place} has '{name}', but SGLang has no cache in its own process: run `lmcache server` on this "
-                    "machine, and give its url"
+                    f"{cls.place} has '{name}', but HiCacheNode has no cache in SGLang's process, as NodeLinker has: run "
+                    "`lmcache server` on this machine, and give its url"
                 )
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean '{near[0]}'?" if near else ""
                 raise ConfigError(f"{cls.place} has '{name}', which is unknown{hint} (known: {', '.join(known)})")
+        if said.get("in_process") and (places := [name for name in _PLACES if name in said]):
+            raise ConfigError(f"{cls.place} has {places[0]} beside in_process, which has no server: give one of them")
+        if "config_file" in said and not said.get("in_process"):
+            raise ConfigError(
+                f"{cls.place} has config_file without in_process: a server has a configuration of its own; set in_process "
+                "to true, or leave config_file out"
+            )
         if "host" in said or "port" in said:
             if "url" in said:
                 raise ConfigError(f"{cls.place} has url beside host or port: one of them says where the server is")
@@ -78,6 +85,10 @@ class LinkerSettings(LinkSettings):
     """Fewer are computed."""
     store: bool = True
     """False: only load."""
+    in_process: bool = False
+    """No server: one rank opens a cache in its process (in_process.py), whose address becomes `url`."""
+    config_file: str = ""
+    """Its configuration; empty: that of LMCACHE_CONFIG_FILE, if any.  LMCACHE_* variables go before both."""
 
 
 @dataclass(frozen=True, slots=True)
