@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from demo.server_process import ServerProcess
-from lmcache_client.errors import ConfigError
 from lmcache_core import open_local
 from lmcache_engine import LMCacheEngineConfig
 from lmcache_engine.config import read_file
@@ -220,13 +219,45 @@ def test_a_server_that_cannot_be_meant_is_impossible(
     assert "hidden" not in text
 
 
-def test_sglang_has_its_cache_in_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="--to in-process is for vLLM"):
-        migrated(["--engine", "sglang", "--to", "in-process"], {})
-    file = tmp_path / "sglang.yaml"
-    file.write_text("mp_host: h\n")
-    assert migrated([str(file), "--to", "in-process"], {}) == IMPOSSIBLE
-    assert "lmcache migrate-config" in capsys.readouterr().out
+def test_a_cache_in_sglangs_process_reads_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text(
+        "chunk_size: 512\nmax_local_cpu_size: 0.02\nuse_layerwise: true\nmin_retrieve_tokens: 0\n"
+        "extra_config: {lmcache.mp.heartbeat_interval: 4}\n"
+    )
+    assert migrated([str(file), "--engine", "sglang", "--to", "in-process", "--format", "json"], {}) == OK
+    found = json.loads(capsys.readouterr().out)
+    linker = linker_of(found["engine_arguments"])
+    assert linker == {"in_process": True, "config_file": str(file), "heartbeat_seconds": 4}
+    assert not found["stock_engine_arguments"]
+    assert "port" not in found["settings"]
+    outcomes = {row["key"]: row["outcome"] for row in found["keys"]}
+    assert (outcomes["chunk_size"], outcomes["min_retrieve_tokens"]) == ("no effect", "used")
+    assert migrated(["--engine", "sglang", "--to", "in-process"], {"LMCACHE_CONFIG_FILE": str(file)}) == OK
+    text = capsys.readouterr().out
+    assert "# arguments of SGLang with lmcache-sglang\n" in text
+    assert "--kv-transfer-config" not in text
+    assert (
+        migrated(["--engine", "sglang", "--to", "in-process", "--format", "json"], {"LMCACHE_CHUNK_SIZE": "64"}) == OK
+    )
+    assert linker_of(json.loads(capsys.readouterr().out)["engine_arguments"]) == {"in_process": True}, "no file is read"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("mp_host: h\n", "lmcache migrate-config"),
+        ("enable_blending: true\n", "vLLM's connector blends, and SGLang's linker does not"),
+        ("enable_xpyd: true\npd_role: sender\n", "SGLang does so itself, by --disaggregation-mode"),
+    ],
+)
+def test_what_a_cache_in_sglangs_process_does_not_do_is_impossible(
+    given: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "v1.yaml"
+    file.write_text(given)
+    assert migrated([str(file), "--to", "in-process", "--engine", "sglang"], {}) == IMPOSSIBLE
+    assert said in capsys.readouterr().out
 
 
 def written(example: Example, folder: Path) -> Path:

@@ -1,5 +1,5 @@
 """One rank of an engine with a cache in its own process, without SGLang:
-`python -m engines.sglang.tests.rank SETTINGS RANK RANKS FILE`, where ranks meet by FILE.
+`python -m engines.sglang.tests.rank SETTINGS RANK RANKS LINKS FILE`, where ranks meet by FILE.
 
 The first line says where it has connected to, or why it could not.  Then it reads commands as lines of JSON,
 `[name, argument]`, and answers each with a line."""
@@ -25,10 +25,18 @@ class Rank:
     """`with Rank(settings, ...) as rank:`"""
 
     def __init__(
-        self, settings: Mapping[str, Any], rank: int = 0, ranks: int = 1, *, meet: Path, folder: Path, **variables: str
+        self, settings: Mapping[str, Any], rank: int = 0, ranks: int = 1, *, links: int = 1, meet: Path, folder: Path
     ) -> None:
-        """`folder`: its TMPDIR.  `variables`: the LMCACHE_* ones that it has."""
-        command = [sys.executable, "-m", "engines.sglang.tests.rank", json.dumps(settings), str(rank), str(ranks)]
+        """`links`: of each rank, one for each pool.  `folder`: its TMPDIR."""
+        command = [
+            sys.executable,
+            "-m",
+            "engines.sglang.tests.rank",
+            json.dumps(settings),
+            str(rank),
+            str(ranks),
+            str(links),
+        ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LMCACHE_")}
         self.process = subprocess.Popen(
             [*command, str(meet)],
@@ -37,7 +45,7 @@ class Rank:
             text=True,
             cwd=ROOT,
             bufsize=1,
-            env=environment | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **variables},
+            env=environment | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
         )
 
     def __enter__(self) -> Self:
@@ -64,7 +72,7 @@ class Rank:
         return json.loads(line)
 
 
-def main(given: str, rank: str, ranks: str, meet: str) -> None:
+def main(given: str, rank: str, ranks: str, links: str, meet: str) -> None:
     from datetime import timedelta
 
     import torch.distributed
@@ -76,11 +84,14 @@ def main(given: str, rank: str, ranks: str, meet: str) -> None:
 
     torch.distributed.init_process_group("gloo", f"file://{meet}", timedelta(seconds=60), int(ranks), int(rank))
     try:
-        settings, cache = joined_by(LinkerSettings.read(json.loads(given)), torch.distributed.group.WORLD, 0)
+        settings, cache = joined_by(
+            LinkerSettings.read(json.loads(given)), torch.distributed.group.WORLD, int(links), 0
+        )
     except Exception as error:  # noqa: BLE001 - it is what a test asks about
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return
     link = PageLink(settings, f"model of {rank}", LAYOUT)
+    more: list[PageLink] = []
     print(json.dumps({"url": settings.url}), flush=True)
 
     def read(number: int) -> bool:
@@ -96,9 +107,15 @@ def main(given: str, rank: str, ranks: str, meet: str) -> None:
 
     def lose(_: Any) -> None:
         """What happens to ranks that were frozen for too long."""
-        workers = cache.cache._server.parts.engine_port.workers if cache else None
-        for each in workers.registered() if workers else ():
+        assert cache is not None
+        workers = cache.cache._server.parts.engine_port.workers
+        for each in workers.registered():
             workers.unregister(each.instance_id, "test")
+
+    def connect(_: Any) -> bool:
+        """For another pool."""
+        more.append(PageLink(settings, f"windows of {rank}", LAYOUT))
+        return more[-1].is_ready()
 
     commands: dict[str, Callable[[Any], Any]] = {
         "store": lambda number: store(link, hashes(str(number), 3), number),
@@ -107,11 +124,13 @@ def main(given: str, rank: str, ranks: str, meet: str) -> None:
         "segment": lambda _: link._registered().segment.name,
         "status": lambda _: cache.cache.status() if cache else None,
         "lose": lose,
+        "connect": connect,
     }
     for line in sys.stdin:
         name, argument = json.loads(line)
         print(json.dumps(commands[name](argument), default=str), flush=True)
-    link.close()
+    for each in (link, *more):
+        each.close()
     if cache is not None:
         cache.close()
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,8 @@ GIVEN: Mapping[str, Any] = {
 SMALL: Mapping[str, Any] = {"max_local_cpu_size": 0.02}
 WHOLE = [0, 1, 2]
 SECONDS = 60.0
+MAPPED_SECONDS = 4.0
+"""After which memory has lost its name where all have mapped it."""
 
 
 @pytest.fixture
@@ -77,11 +80,18 @@ def sockets(place: Path) -> list[Path]:
 def test_ranks_share_one_memory_that_has_no_name(place: Path, tmp_path: Path) -> None:
     given = configured(tmp_path)
     with ExitStack() as stack:
-        ranks = [stack.enter_context(Rank(given, rank, 2, meet=tmp_path / "meet", folder=place)) for rank in range(2)]
+        ranks = [
+            stack.enter_context(Rank(given, rank, 2, links=2, meet=tmp_path / "meet", folder=place))
+            for rank in range(2)
+        ]
         urls = {rank.heard()["url"] for rank in ranks}
         assert urls == {f"ipc://{sockets(place)[0]}"}
         segment = Path("/dev/shm", ranks[0].ask("segment"))
         assert ranks[1].ask("segment") == segment.name
+        time.sleep(MAPPED_SECONDS)
+        assert segment.exists(), "a pool of each rank has not mapped it yet"
+        for rank in ranks:
+            assert rank.ask("connect")
         until(lambda: not segment.exists())
         assert ranks[0].ask("status")["l1"]["capacity_bytes"] == pytest.approx(0.04 * 2**30, rel=0.02), "for each rank"
         (path,) = sockets(place)
@@ -94,9 +104,9 @@ def test_ranks_share_one_memory_that_has_no_name(place: Path, tmp_path: Path) ->
 
         # Ranks that were lost register again with memory that they cannot map a second time.
         ranks[0].ask("lose")
-        until(lambda: len(ranks[0].ask("status")["workers"]) == 2)
+        until(lambda: len(ranks[0].ask("status")["workers"]) == 2 * len(ranks))
         for number, rank in enumerate(ranks, 1):
-            until(lambda rank=rank: rank.ask("ready"))
+            until(partial(rank.ask, "ready"))
             assert rank.ask("read", number)
             assert rank.ask("store", 10 + number) == WHOLE
             assert rank.ask("read", 10 + number)
@@ -142,8 +152,8 @@ def test_an_error_of_the_first_rank_is_one_of_all(place: Path, tmp_path: Path) -
     assert time.monotonic() - began < 45.0, "and no wait for each other's time limit"
 
 
-def opened(settings: LinkerSettings, number: int = 0) -> shared.ServedCache:
-    return in_process._opened(settings, 1, number)
+def opened(settings: LinkerSettings) -> shared.ServedCache:
+    return in_process._opened(settings, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +228,13 @@ def test_without_the_package_that_opens_it_the_extra_is_named(place: Path, monke
 
 def test_several_machines_are_refused() -> None:
     with pytest.raises(ConfigError, match="in_process with --nnodes 2: ranks of one machine map one memory"):
-        joined(LinkerSettings.read(GIVEN), SimpleNamespace(nnodes=2))
+        joined(LinkerSettings.read(GIVEN), SimpleNamespace(nnodes=2), 1)
 
 
 def test_with_a_server_nothing_of_it_is_imported() -> None:
     program = (
         "import sys; from lmcache_sglang.in_process import joined; from lmcache_sglang.settings import LinkerSettings; "
-        "given = LinkerSettings.read({'port': 6000}); assert joined(given, None) == (given, None); "
+        "given = LinkerSettings.read({'port': 6000}); assert joined(given, None, 1) == (given, None); "
         "print([name for name in sys.modules if name.startswith(('lmcache_core', 'lmcache_engine', 'pydantic'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)

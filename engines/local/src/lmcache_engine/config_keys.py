@@ -222,3 +222,17 @@ OLD_NAMES: Final[Mapping[str, str]] = {
     "external_backends": "storage_plugins",
 }
 """Names of earlier versions, and what they are called now."""
+SGLANG_REFUSED: Final[Mapping[str, str]] = {
+    "enable_blending": "vLLM's connector blends, and SGLang's linker does not",
+    "enable_pd": "vLLM's connector hands prompts over; SGLang does so itself, by --disaggregation-mode",
+}
+"""By SGLang's linker, with a cache in SGLang's process: why."""
+SGLANG_NO_EFFECT: Final[Mapping[str, str]] = {
+    "chunk_size": "an object is a page of --page-size tokens",
+    "save_unfull_chunk": "whole pages are stored",
+    "pre_caching_hash_algorithm": "keys are SGLang's own hashes",
+    "min_retrieve_tokens": "min_load_pages of linker_extra_config says it",
+    "blocking_timeout_secs": "a step of SGLang waits, as long as prefetch_timeout_seconds of linker_extra_config says",
+    "retrieve_locations": "all tiers are asked",
+}
+"""Keys that have one in other engines."""

@@ -101,8 +101,8 @@ class InProcessMode:
     def open(
         self, config: LMCacheEngineConfig, url: str, *, workers: int, number: int = 0, mappings: int = 0
     ) -> ServedCache:
-        """`workers` of this machine map its memory, `mappings` times in all where that is another number, and it has as much for
-        each worker. `number`: which of several engines of one configuration this is."""
+        """`workers` of this machine map its memory, and it has as much for each of them. `mappings`: how often in all, where
+        that is another number. `number`: which of several engines of one configuration this is."""
         self._check_environment()
         try:
             from lmcache_core import open_local

@@ -19,7 +19,7 @@ import yaml
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext, CommandParser
 from lmcache_engine.config import FILE_VARIABLE, LMCacheEngineConfig, read_file, variables
-from lmcache_engine.config_keys import KEYS, OLD_NAMES, Fate
+from lmcache_engine.config_keys import KEYS, OLD_NAMES, SGLANG_NO_EFFECT, SGLANG_REFUSED, Fate
 
 OK, IMPOSSIBLE, UNREADABLE = range(3)
 CLIENT_FILE: Final = "lmcache.yaml"
@@ -46,6 +46,7 @@ class Migration(NamedTuple):
     engine_arguments: tuple[str, ...]
     """Of vLLM, or of SGLang with lmcache-sglang."""
     lines: list[Line]
+    engine: str = "vllm"
     stock_arguments: tuple[str, ...] = ()
     """Of SGLang with its own client of the server."""
 
@@ -63,9 +64,11 @@ def migrate(
 ) -> Migration:
     """`given`: keys and values of the public package.  `to`: `server` or `in-process`.  `workers`: how many of an engine's were
     there on the machine; each had the memory that the configuration says, and all of them share one here.  `client_file`: what
-    SGLang's own client reads."""
-    of_server = _SERVER if engine == "sglang" else ()
-    lines = [(_server_line if name in of_server else _line)(name, value) for name, value in given.items()]
+    SGLang's own client, or the cache in its process, reads."""
+    in_sglang = (engine, to) == ("sglang", "in-process")
+    of_server = _SERVER if engine == "sglang" and not in_sglang else ()
+    line_of = _line_in_sglang if in_sglang else _line
+    lines = [(_server_line if name in of_server else line_of)(name, value) for name, value in given.items()]
     possible = {line.key for line in lines if line.outcome != "impossible"}
     kept = {name: value for name, value in given.items() if name in possible and name not in of_server}
     settings, faults = _settings(kept)
@@ -78,13 +81,22 @@ def migrate(
     if engine == "vllm":
         connector = _CONNECTOR | (_of_connector(kept) if to == "server" else _MORE[to])
         return Migration(_shown(settings), ("--kv-transfer-config", json.dumps(connector)), lines)
+    client, more = _client_lines(kept)
+    if in_sglang:
+        file = {"config_file": client_file} if client_file else {}
+        linker = _linker({"in_process": True, **file, **client})
+        return Migration(_shown(settings), linker, lines + more, engine)
     places = {name: given[name] for name in _SERVER if name in possible and given[name] is not None}
     at = {name.removeprefix("mp_"): _SERVER[name](value) for name, value in places.items()}
     host, port = ({**_DEFAULTS, **settings, **at}[name] for name in _DEFAULTS)
-    client, more = _client_lines(kept)
-    linker = {"url": f"tcp://{host}:{port}", **client}
-    about = {"linker": "NodeLinker", "linker_module_path": "lmcache_sglang", "linker_extra_config": linker}
-    return Migration(_shown(settings | at), (*_LINKER, masked(json.dumps(about))), lines + more, (*_STOCK, client_file))
+    linker = _linker({"url": f"tcp://{host}:{port}", **client})
+    return Migration(_shown(settings | at), linker, lines + more, engine, (*_STOCK, client_file))
+
+
+def _linker(extra: Mapping[str, Any]) -> tuple[str, ...]:
+    """Arguments of SGLang with lmcache-sglang."""
+    about = {"linker": "NodeLinker", "linker_module_path": "lmcache_sglang", "linker_extra_config": extra}
+    return (*_LINKER, masked(json.dumps(about)))
 
 
 _LINKER: Final = (
@@ -185,6 +197,16 @@ def _line(name: str, value: Any) -> Line:
     return Line(name, outcome.value, f"called '{OLD_NAMES[name]}' now; {text}" if name in OLD_NAMES else text)
 
 
+def _line_in_sglang(name: str, value: Any) -> Line:
+    """Of a cache in SGLang's process."""
+    line, key = _line(name, value), OLD_NAMES.get(name, name)
+    if line.outcome == "impossible" or getattr(LMCacheEngineConfig({name: value}), key) == KEYS[key].default:
+        return line
+    if key in SGLANG_REFUSED:
+        return Line(name, "impossible", SGLANG_REFUSED[key])
+    return Line(name, Fate.NO_EFFECT.value, SGLANG_NO_EFFECT[key]) if key in SGLANG_NO_EFFECT else line
+
+
 def masked(text: str) -> str:
     """Without the users and passwords of URLs."""
     return _IN_QUERY.sub(rf"\1{_HIDDEN}", _IN_URL.sub(f"{_HIDDEN}@", text))
@@ -246,8 +268,6 @@ def migrated(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     asked = parser().parse_all(arguments)
     if asked.workers < 1:
         raise ConfigError(f"--workers must be 1 or more, not {asked.workers}")
-    if (asked.engine, asked.to) == ("sglang", "in-process"):
-        raise ConfigError("--to in-process is for vLLM: SGLang has its cache in a server; leave it out")
     path = asked.file or environment.get(FILE_VARIABLE)
     try:
         given = {**(read_file(Path(path)) if path else {}), **variables(environment)}
@@ -256,7 +276,8 @@ def migrated(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return UNREADABLE
     has_server = given.get("mp_host") is not None and asked.to == "server"
     engine = asked.engine or ("sglang" if has_server else "vllm")
-    found = migrate(given, asked.to, asked.workers, engine, str(path) if path and has_server else CLIENT_FILE)
+    file = str(path or "") if asked.to == "in-process" else str(path) if path and has_server else CLIENT_FILE
+    found = migrate(given, asked.to, asked.workers, engine, file)
     print(_written(found, asked.format))
     return OK if found.is_possible else IMPOSSIBLE
 
@@ -274,11 +295,10 @@ def _written(found: Migration, form: str) -> str:
     if form == "yaml":
         return str(yaml.safe_dump(whole, sort_keys=False)).rstrip()
     parts = ["# settings", str(yaml.safe_dump(found.settings, sort_keys=False)).rstrip()]
+    of_engine = "vLLM" if found.engine == "vllm" else "SGLang with lmcache-sglang"
+    parts += [f"# arguments of {of_engine}", f"#   {shlex.join(found.engine_arguments)}"]
     if found.stock_arguments:
-        parts += ["# arguments of SGLang with lmcache-sglang", f"#   {shlex.join(found.engine_arguments)}"]
         parts += [f"# or with its own client, {_client_file(found)}", f"#   {shlex.join(found.stock_arguments)}"]
-    else:
-        parts += ["# arguments of vLLM", f"#   {shlex.join(found.engine_arguments)}"]
     width = max((len(line.key) for line in found.lines), default=0)
     return "\n".join(
         (*parts, "# keys", *(f"#   {line.key:{width}}  {line.outcome:10}  {line.text}" for line in found.lines))

@@ -24,25 +24,12 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS: Final = 6.0
 """For writes to other tiers: SGLang kills a scheduler that takes more than 15 s to end, and copies may have taken 5 s."""
 _REQUIREMENT: Final = "lmcache-sglang[in-process]"
-_REFUSED: Final = {
-    "enable_blending": "vLLM's connector blends, and SGLang's linker does not",
-    "enable_pd": "vLLM's connector hands prompts over; SGLang does so itself, by --disaggregation-mode",
-}
-_NO_EFFECT: Final = {
-    "chunk_size": "an object is a page of --page-size tokens",
-    "save_unfull_chunk": "whole pages are stored",
-    "pre_caching_hash_algorithm": "keys are SGLang's own hashes",
-    "min_retrieve_tokens": "min_load_pages of linker_extra_config says it",
-    "blocking_timeout_secs": "a step of SGLang waits, as long as prefetch_timeout_seconds of linker_extra_config says",
-    "retrieve_locations": "all tiers are asked",
-}
-"""Keys that have one elsewhere."""
 
 
 def joined(settings: LinkerSettings, server_args: Any, links: int) -> tuple[LinkerSettings, ServedCache | None]:
     """The settings with the address of the engine's cache in this mode, and that cache in the rank that opened it.  All ranks
-    of the engine call it together, and then connect as often as `links` says.  Raises ValueError in all of them where it cannot be opened, and ConfigError for
-    several nodes."""
+    of the engine call it together, and then map its memory `links` times each.  Raises ValueError in all of them where it
+    cannot be opened, and ConfigError for several machines."""
     if not settings.in_process:
         return settings, None
     if server_args.nnodes > 1:
@@ -56,7 +43,9 @@ def joined(settings: LinkerSettings, server_args: Any, links: int) -> tuple[Link
     return joined_by(settings, get_world_group().cpu_group, links, get_parallel().dp_rank or 0)
 
 
-def joined_by(settings: LinkerSettings, group: Any, links: int, number: int) -> tuple[LinkerSettings, ServedCache | None]:
+def joined_by(
+    settings: LinkerSettings, group: Any, links: int, number: int
+) -> tuple[LinkerSettings, ServedCache | None]:
     """`group`: all ranks of the engine, by their CPUs.  `number`: which of several engines of one configuration this is."""
     cache, failure, answer = None, None, ["", ""]
     if not torch.distributed.get_rank(group):
@@ -86,18 +75,18 @@ def _opened(settings: LinkerSettings, ranks: int, links: int, number: int) -> Se
             f"in_process: {error}; install {_REQUIREMENT}, where the public package, lmcache, is not"
         ) from None
     mode = InProcessMode("in_process", _REQUIREMENT, CLOSE_SECONDS)
-    config = mode.configuration({}, file=settings.config_file, taken=_NO_EFFECT)
+    config = mode.configuration({}, file=settings.config_file)
     _check(config)
     return mode.open(config, mode.endpoint(secrets.token_hex()), workers=ranks, mappings=ranks * links, number=number)
 
 
 def _check(config: LMCacheEngineConfig) -> None:
     """Logs what has no effect.  Raises ValueError."""
-    from lmcache_engine.config_keys import KEYS
+    from lmcache_engine.config_keys import KEYS, SGLANG_NO_EFFECT, SGLANG_REFUSED
 
-    for key, reason in _REFUSED.items():
+    for key, reason in SGLANG_REFUSED.items():
         if getattr(config, key):
             raise ValueError(f"in_process: '{key}' is {getattr(config, key)}: {reason}; leave it out")
-    for key, reason in _NO_EFFECT.items():
+    for key, reason in SGLANG_NO_EFFECT.items():
         if getattr(config, key) != KEYS[key].default:
             logger.warning("'%s' has no effect: %s", key, reason)
