@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines.local.tests.parts import BLOCK, BLOCKS, CHUNK, fill, kv_cache, opened, slots
+from engines.local.tests.parts import BLOCK, BLOCKS, CHUNK, fill, kv_cache, metadata, opened, slots
 from lmcache_engine.pins import Pins
 
 TOKENS = [(7 * i * i + 3) % 1000 for i in range(4 * CHUNK)]
@@ -39,6 +39,18 @@ def damage(folder: Path, which: int) -> None:
     with files[which].open("r+b") as file:
         file.seek(-16, 2)
         file.write(b"damaged bytes...")
+
+
+def test_ranks_of_one_engine_have_one_configuration_and_a_folder_each(tmp_path: Path) -> None:
+    ranks = [metadata(world_size=2, local_world_size=2, worker_id=each, local_worker_id=each) for each in (0, 1)]
+    kv = kv_cache()
+    fill(kv, THERE, TOKENS)
+    with opened(kv, ranks[0], **on_disk(tmp_path)) as one, opened(kv, ranks[1], **on_disk(tmp_path)) as two:
+        for engine in (one, two):
+            engine.store(TOKENS, slot_mapping=slots(THERE))
+    for rank in reversed(ranks):
+        with opened(kv, rank, **on_disk(tmp_path)) as engine:
+            assert engine.lookup(TOKENS) == len(TOKENS)
 
 
 def test_frozen_nothing_is_stored_and_only_memory_is_asked(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ KEYS: Final[Mapping[str, ConfigKey]] = {
     "nixl_buffer_device": ConfigKey("str", None, Fate.NO_EFFECT, _IN_L1),
     **_each("gds_path maru_path", "str", None, Fate.REFUSED, "name an adapter in extra_config.server: `l2_adapter`"),
     "gds_path_sharding": ConfigKey("str", "by_gpu", Fate.NO_EFFECT, "one folder, one engine"),
-    "local_disk_path_sharding": ConfigKey("str", "by_gpu", Fate.NO_EFFECT, "one folder, one engine"),
+    "local_disk_path_sharding": ConfigKey(
+        "str", "by_gpu", Fate.NO_EFFECT, "each worker has a folder: `worker-N` in the first one's"
+    ),
     "gds_buffer_size": ConfigKey("int", None, Fate.NO_EFFECT, "L1 is the buffer"),
     "maru_pool_size": ConfigKey("float", 4.0, Fate.NO_EFFECT, "L1 is the buffer"),
     "use_gds": ConfigKey("bool", True, Fate.NO_EFFECT, "the adapter decides"),

@@ -39,7 +39,7 @@ class Adapter(NamedTuple):
 def server_settings(values: Mapping[str, Any], hash_algorithm: str, worker: int = 0) -> dict[str, Any]:
     """`values`: checked, by key.  `worker`: which of several that have a cache each.  Raises ConfigError for a policy, a folder
     or a scheme that cannot be used, and for what peers lack."""
-    adapters = _adapters(values)
+    adapters = _adapters(values, worker)
     asks_memory_alone("retrieve_locations", values["retrieve_locations"], tiers(values))
     policy = str(values["cache_policy"]).upper()
     if policy not in POLICIES:
@@ -130,21 +130,23 @@ def _has_disk(values: Mapping[str, Any]) -> bool:
     return bool(values["local_disk"] and values["max_local_disk_size"])
 
 
-def _adapters(values: Mapping[str, Any]) -> list[Adapter]:
+def _adapters(values: Mapping[str, Any], worker: int) -> list[Adapter]:
     found = []
     if _has_disk(values):
-        found.append(_disk(values))
+        found.append(_disk(values, worker))
     if values["remote_url"]:
         found.append(remote(values["remote_url"], values["extra_config"] or {}))
     return found
 
 
-def _disk(values: Mapping[str, Any]) -> Adapter:
+def _disk(values: Mapping[str, Any], worker: int) -> Adapter:
+    """A folder is one cache's: workers other than the first have theirs in it."""
     folder = Path(str(values["local_disk"]).removeprefix("file://"))
     if folder.is_dir() and any(folder.glob("*.pt")):
         raise ConfigError(f"'local_disk' {folder} has files of the public package (*.pt); name another folder")
     direct = bool((values["extra_config"] or {}).get("use_odirect", False))
-    adapter = _files(folder, {"max_capacity_gb": values["max_local_disk_size"], "use_odirect": direct})
+    own = folder / f"worker-{worker}" if worker else folder
+    adapter = _files(own, {"max_capacity_gb": values["max_local_disk_size"], "use_odirect": direct})
     adapter.settings["eviction"] = {"eviction_policy": str(values["cache_policy"]).upper()}
     return adapter
 
