@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,26 @@ def test_a_block_that_raises_publishes_nothing(server: ServerProcess, link: Page
     assert link.lookup("r1", pages) == 0
     wait_nothing_held(server)
     assert store(link, pages, 2) == [0, 1]
+
+
+def test_a_copy_that_is_under_way_when_its_link_closes_touches_no_page_of_others(server: ServerProcess) -> None:
+    late, other = a_link(server), a_link(server, "other")
+    mine, theirs = hashes("a", 4), hashes("b", 100)
+    with suppress(LMCacheError), late.writing(mine) as (_, places):
+        late.close()
+        late.close()
+        store(other, theirs, 9)
+        for place in places:
+            place[:] = b"\xee" * PAGE_BYTES
+    with pytest.raises(LMCacheError, match="there is no server"), late.writing(mine):
+        pass
+    assert other.lookup("r", theirs) == len(theirs)
+    with other.reading("r", theirs) as found:
+        assert {bytes(page) for page in found} == {b"\x09" * PAGE_BYTES}
+    other.end("r")
+    other.close()
+    assert not server.status()["workers"], "the copy's end was the link's"
+    wait_nothing_held(server)
 
 
 def test_a_lookup_that_is_ended_holds_nothing(server: ServerProcess, link: PageLink) -> None:

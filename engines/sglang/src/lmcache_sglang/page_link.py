@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -86,6 +87,9 @@ class PageLink:
         self._mapped: L1Segment | None = None
         self._slow: Future[Any] | None = None
         self._hasty_until = 0.0
+        self._lock = threading.Lock()  # guards the two below
+        self._copies = 0
+        self._is_closed = False
         hello = None
         try:
             hello = self._register()
@@ -164,6 +168,10 @@ class PageLink:
         """The bytes of all these pages, at their place in L1, until the block ends.  The server keeps them there
         until it hears of that end.  Raises LMCacheError where one is missing, and where the server was lost before the block
         ended."""
+        with self._copy():
+            yield from self._read(request_id, hashes)
+
+    def _read(self, request_id: str, hashes: Sequence[bytes]) -> Iterator[list[memoryview]]:
         now = self._registered()
         key = self._key(now, request_id, hashes)
         try:
@@ -182,6 +190,10 @@ class PageLink:
     def writing(self, hashes: Sequence[bytes]) -> Iterator[tuple[list[int], list[memoryview]]]:
         """The places of those pages that are not there yet, and their bytes at their place in L1.  They are published, all at
         once, when the block ends, and given back where it raises.  Raises LMCacheError."""
+        with self._copy():
+            yield from self._write(hashes)
+
+    def _write(self, hashes: Sequence[bytes]) -> Iterator[tuple[list[int], list[memoryview]]]:
         now = self._registered()
         request_id = f"store-{uuid.uuid4().hex}"
         key = self._key(now, request_id, hashes)
@@ -206,14 +218,33 @@ class PageLink:
             self.end(request_id)
 
     def close(self) -> None:
-        """Unregisters, where the server answers.  May be called again."""
+        """Unregisters, where the server answers; what copies are under way do that with their end.  May be called again."""
         for beat in self._beats:
             beat.stop()
-        now, self._now = self._now, None
-        if now is not None:
+        with self._lock:
+            self._now, self._is_closed = None, True
+            copies = self._copies
+        if not copies:
+            self._leave()
+
+    @contextmanager
+    def _copy(self) -> Iterator[None]:
+        """Around each use of slots: the server gives those of a worker that unregisters to others at once."""
+        with self._lock:
+            self._copies += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._copies -= 1
+                is_last = self._is_closed and not self._copies
+            if is_last:
+                self._leave()
+
+    def _leave(self) -> None:
+        if self._mapped is not None:
             with suppress(LMCacheError):
                 self._channel.unregister_engine_driven(self._instance_id)
-        if self._mapped is not None:
             self._mapped.close()
         self._channel.close()
 
