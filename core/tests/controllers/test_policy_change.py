@@ -152,10 +152,10 @@ def test_the_old_policy_evicts_until_the_new_one_knows_everything(open_bench: Ca
     bench.eviction.limit(0.1, 0.5)
     bench.eviction.cycle()
     assert bench.eviction.changing
-    assert bench.eviction.evicted == 4
+    assert bench.cache.evicted == 4
     go_on(bench)
     bench.eviction.cycle()
-    assert bench.eviction.evicted >= 4
+    assert bench.cache.evicted >= 4
 
 
 def test_places_in_prompts_are_not_made_up(open_bench: Callable[..., Bench]) -> None:
@@ -212,10 +212,10 @@ def test_limits_change(open_bench: Callable[..., Bench]) -> None:
     bench = open_bench()
     bench.put(*range(8))
     bench.eviction.cycle()
-    assert bench.eviction.evicted == 0
+    assert bench.cache.evicted == 0
     bench.eviction.limit(0.05, 0.25)
     bench.eviction.cycle()
-    assert bench.eviction.evicted == 2
+    assert bench.cache.evicted == 2
 
 
 class Babbling(Recording):

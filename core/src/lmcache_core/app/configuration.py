@@ -272,7 +272,7 @@ class ServerFlags(CommandParser):
         command line that works otherwise."""
         parsed, unknown = self.parse_known_args(list(arguments))
         while unknown and (missing := self._missing(unknown[0])) and missing.left_out and self._plugins:
-            self._plugins.warn(missing.text)
+            self._plugins.warnings.append(missing.text)
             flag, has_value, _ = unknown[0].partition("=")
             name = catalogue().setting_of_flag(flag)
             takes_value = not has_value and not (name and catalogue().settings[name].is_switch)

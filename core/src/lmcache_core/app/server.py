@@ -159,7 +159,7 @@ class Server:
                 "state_counts_add_up": counts.is_balanced,
                 "backed_bytes": parts.tiers.arena.backed_bytes,
                 "backing_is_full": parts.preallocation.is_full,
-                "evicted": parts.tiers.eviction.evicted,
+                "evicted": parts.tiers.cache.evicted,
             },
             "pins": parts.tiers.storage.pins.totals()._asdict(),
             "chunks": _chunks(counters),

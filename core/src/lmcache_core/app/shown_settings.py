@@ -63,7 +63,7 @@ def shown_value(
         return look(value, _model(_KINDS[name], value.get("type"), plugins))
     field = model.model_fields[name]
     if is_secret(field) and value is not None:
-        look({name: value}, model)
+        look({name: value}, model)  # for who gathers secrets
         return MASK
     return look(value, field.annotation)
 

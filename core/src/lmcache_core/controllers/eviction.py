@@ -130,11 +130,6 @@ class EvictionController:
         """Since the start; those in which room was to be made for the watermark or for stores that wait."""
         cache.call_on_pressure(self.wake, watermark)
 
-    @property
-    def evicted(self) -> int:
-        """Objects that left L1 to make room, since the start."""
-        return self._cache.evicted
-
     def limit(self, watermark: float, ratio: float) -> None:
         """These apply from the next round on, which comes at once.  Any thread."""
         self._watermark, self._ratio = watermark, ratio

@@ -241,12 +241,8 @@ class JobTable:
         self._lock = threading.Lock()
         self._open: dict[JobId, Job] = {}
         self._ids = itertools.count(1)
-        self._in_flight = 0
-
-    @property
-    def in_flight(self) -> int:
+        self.in_flight = 0
         """Objects of jobs that were not answered yet."""
-        return self._in_flight
 
     def open(self, size: int, *, lends_buffers: bool) -> Job:
         """A new job of `size` objects.  One of none is answered at once."""
@@ -254,7 +250,7 @@ class JobTable:
             job = Job(JobId(next(self._ids)), [None] * size, size, size, lends_buffers)
             if size:
                 self._open[job.id] = job
-                self._in_flight += size
+                self.in_flight += size
             else:
                 self._answer(job)
             return job
@@ -300,6 +296,6 @@ class JobTable:
     def _answer(self, job: Job) -> None:
         job.answered = True
         if self._open.pop(job.id, None):
-            self._in_flight -= len(job.outcomes)
+            self.in_flight -= len(job.outcomes)
         outcomes = tuple(outcome or Outcome.FAILED for outcome in job.outcomes)
         self._queue.post(JobDone(job.id, outcomes, released=not (job.lends_buffers and job.unsettled)))

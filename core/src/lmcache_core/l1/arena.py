@@ -111,7 +111,8 @@ class Arena:
         self._memory = memory
         self._lock = threading.Lock()
         self._backed = Extents()
-        self._requested_end = 0
+        self.requested_end = 0
+        """All requests so far end before this offset."""
         self._allocating = 0
         self._closed = self._is_unnamed = False
         self._full_until = 0.0
@@ -120,30 +121,19 @@ class Arena:
         self.size_bytes = self.region.length
         self.segment = self.region.name
         """Name of the shared-memory segment, which engines map; None where there is none."""
+        self.kind = memory.kind
+        """Kind of memory: shared_memory, anonymous_memory, or that of a plugin, such as file."""
+        self.file = memory.path
+        """Path of L1 on a disk; None in memory."""
         self.fetch = memory.fetch
         """As `L1Memory.fetch`."""
         if not memory.is_lazy:
             self._backed.add(Extent(0, self.size_bytes))
 
     @property
-    def kind(self) -> str:
-        """Kind of memory: shared_memory, anonymous_memory, or that of a plugin, such as file."""
-        return self._memory.kind
-
-    @property
-    def file(self) -> Path | None:
-        """Path of L1 on a disk; None in memory."""
-        return self._memory.path
-
-    @property
     def backed_bytes(self) -> int:
         """Bytes that are allocated, or requested and allocated on the first write (anonymous memory)."""
         return self._backed.total
-
-    @property
-    def requested_end(self) -> int:
-        """All requests so far end before this offset."""
-        return self._requested_end
 
     def call_when_requested(self, function: Callable[[], None]) -> None:
         """`function` is called after every `back`, on its thread."""
@@ -155,7 +145,7 @@ class Arena:
         wanted = Extent(offset, length)
         with self._lock:
             gaps = self._backed.missing(wanted)
-            self._requested_end = max(self._requested_end, wanted.end)
+            self.requested_end = max(self.requested_end, wanted.end)
         there = all(self._allocate(gap, ahead=False) for gap in gaps)
         self._on_requested()
         return there
@@ -227,18 +217,14 @@ class Preallocation:
         self._clock = clock
         self._requested = threading.Event()
         self._stop = False
-        self._is_full = False
-        arena.call_when_requested(self._requested.set)
-
-    @property
-    def is_full(self) -> bool:
+        self.is_full = False
         """The last request for memory was refused."""
-        return self._is_full
+        arena.call_when_requested(self._requested.set)
 
     def run(self) -> None:
         self._fill_start()
         while not self._stop:
-            self._requested.wait(RETRY_SECONDS if self._is_full else None)
+            self._requested.wait(RETRY_SECONDS if self.is_full else None)
             self._requested.clear()
             self._fill(max(self._start_bytes, self._arena.requested_end + self._ahead_bytes))
 
@@ -256,7 +242,7 @@ class Preallocation:
             if reached < 100 and reached >= percent + _PROGRESS_PERCENT and now >= shown + _PROGRESS_SECONDS:
                 percent, shown = reached, now
                 self._show("l1 is being allocated", done, now - started)
-        if self._start_bytes and not self._stop and not self._is_full:
+        if self._start_bytes and not self._stop and not self.is_full:
             self._show("l1 is allocated", self._start_bytes, self._clock.monotonic() - started)
         self._requested.set()
 
@@ -267,7 +253,7 @@ class Preallocation:
     def _grow(self, end: int) -> bool:
         """One step.  False when all is allocated, or memory was refused."""
         grown = self._arena.grow(end, STEP_BYTES)
-        self._is_full = grown is None
+        self.is_full = grown is None
         return bool(grown)
 
     def _show(self, what: str, done_bytes: int, seconds: float) -> None:

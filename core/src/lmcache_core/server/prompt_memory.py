@@ -224,7 +224,8 @@ class PromptMemory:
         self._lock = threading.Lock()
         self._trees: OrderedDict[str, PromptTree] = OrderedDict()
         """By tenant, longest unused first."""
-        self._bytes = 0
+        self.size_bytes = 0
+        """About what all of it takes."""
         self._next_expiry = clock.monotonic()
         self._listeners: tuple[Callable[[ReadTokens], None], ...] = ()
 
@@ -234,18 +235,13 @@ class PromptMemory:
             return sum(map(len, self._trees.values()))
 
     @property
-    def size_bytes(self) -> int:
-        """About what all of it takes."""
-        return self._bytes
-
-    @property
     def tenants(self) -> int:
         """Of which something is remembered."""
         return len(self._trees)
 
     def status(self) -> dict[str, object]:
         with self._lock:
-            return {"tenants": len(self._trees), "bytes": self._bytes, "bytes_max": self._bytes_max}
+            return {"tenants": len(self._trees), "bytes": self.size_bytes, "bytes_max": self._bytes_max}
 
     def find(self, cache_salt: str, encoded: memoryview, chunks: int) -> KnownPrefix:
         """What is known of this tenant's prompt whose integers `encoded` begins with, of at most `chunks` chunks.
@@ -261,7 +257,7 @@ class PromptMemory:
         """As `ChunkHasher.listen`."""
         with self._lock:
             self._listeners = (*self._listeners, function)
-            trees, self._trees, self._bytes = self._trees, OrderedDict(), 0
+            trees, self._trees, self.size_bytes = self._trees, OrderedDict(), 0
         for tree in trees.values():  # out of reach, so without the lock
             while tree.forget(FORGOTTEN_AT_ONCE):
                 pass
@@ -285,13 +281,13 @@ class PromptMemory:
             tree = self._trees.get(tokens.cache_salt)
             if tree is None:
                 tree = self._trees[tokens.cache_salt] = PromptTree()
-                self._bytes += tree.size_bytes
+                self.size_bytes += tree.size_bytes
             before = tree.size_bytes
             tree.add(tokens.encoded, hashes, ends, self._clock.monotonic())
-            self._bytes += tree.size_bytes - before
+            self.size_bytes += tree.size_bytes - before
             if len(self._trees) > TENANTS_MAX:
                 self._forget(next(iter(self._trees)), FORGOTTEN_AT_ONCE)
-            if self._bytes > self._bytes_max:
+            if self.size_bytes > self._bytes_max:
                 self._make_room()
 
     def expire(self) -> None:
@@ -314,7 +310,7 @@ class PromptMemory:
         goal, spare = self._bytes_max - self._bytes_max // 64, FORGOTTEN_AT_ONCE
         largest = [(-tree.size_bytes, salt) for salt, tree in self._trees.items()]
         heapq.heapify(largest)
-        while largest and (self._bytes > self._bytes_max or (self._bytes > goal and spare > 0)):
+        while largest and (self.size_bytes > self._bytes_max or (self.size_bytes > goal and spare > 0)):
             _, salt = largest[0]
             self._forget(salt, 1)
             spare -= 1
@@ -329,10 +325,10 @@ class PromptMemory:
         tree = self._trees.get(salt)
         if tree is None:
             return False
-        self._bytes -= tree.size_bytes
+        self.size_bytes -= tree.size_bytes
         more = tree.forget(at_most, since)
         if len(tree):
-            self._bytes += tree.size_bytes
+            self.size_bytes += tree.size_bytes
         else:
             del self._trees[salt]
         return more

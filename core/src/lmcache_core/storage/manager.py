@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 from lmcache_core.contracts.cache_control import PinOwner
@@ -80,6 +81,10 @@ class StorageManager:
         self.lookup: Callable[[LookupRequest], None] = self._lookups.begin
         self.lookup_sparse: Callable[[SparseLookupRequest], None] = self._lookups.begin
         self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
+        self.lookup_result: Callable[[bytes, str], int | None] = partial(self._lookups.result, sparse=False)
+        self.sparse_result: Callable[[bytes, str], Bitmap | None] = partial(self._lookups.result, sparse=True)
+        self.on_lookup = partial(self._lookups.on_result, sparse=False)
+        self.on_sparse_lookup = partial(self._lookups.on_result, sparse=True)
         self.renew_lookups = self._lookups.renew
         self.lease_reads = ReadLeases(cache, clock).lease
         self.payload_offset = cache.payload_offset
@@ -89,20 +94,6 @@ class StorageManager:
         cache.slabs.fixed_slots = lambda: self.pins.slots()
 
     # --- lookups
-
-    def lookup_result(self, connection: bytes, request_id: str) -> int | None:
-        found: int | None = self._lookups.result(connection, request_id, sparse=False)
-        return found
-
-    def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
-        self._lookups.on_result(connection, request_id, function, sparse=False)
-
-    def sparse_result(self, connection: bytes, request_id: str) -> Bitmap | None:
-        found: Bitmap | None = self._lookups.result(connection, request_id, sparse=True)
-        return found
-
-    def on_sparse_lookup(self, connection: bytes, request_id: str, function: Callable[[Bitmap], bool]) -> None:
-        self._lookups.on_result(connection, request_id, function, sparse=True)
 
     def end_lookup(self, connection: bytes, request_id: str) -> None:
         self._lookups.end(connection, request_id)

@@ -55,16 +55,8 @@ class LoadedPlugins:
         self._rows = tuple(row._replace(conflicts=_conflicts_of(row, conflicts)) for row in rows)
         self.advice = tuple(advice)
         """Those of the warnings that are about what was asked for, and that no row shows."""
-        self._warnings = (*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values()))
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
+        self.warnings = [*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values())]
         """Lines for the log: what is wrong with plugins, although the server can do without them."""
-        return self._warnings
-
-    def warn(self, line: str) -> None:
-        """One more of the warnings."""
-        self._warnings = (*self._warnings, line)
 
     def rows(self) -> tuple[PluginRow, ...]:
         """Every plugin that was found, loaded or not; those whose offers were opened are active."""
@@ -182,7 +174,7 @@ class LoadedPlugins:
             plugin = groups[index].plugin
             if plugin and plugin.name in self._selected:
                 raise PluginContractError(plugin.name, clash)
-        self._warnings = (*self._warnings, *dict.fromkeys(found.values()))
+        self.warnings += dict.fromkeys(found.values())
         return tuple(group for index, group in enumerate(groups) if index not in found)
 
     def set_aside(self, kind: str, name: str, error: LMCacheError) -> None:
