@@ -132,7 +132,7 @@ def test_a_process_has_no_memory_that_would_stay_when_it_is_killed() -> None:
 def test_after_its_end_every_call_raises_and_touches_no_memory(cache: LocalCache) -> None:
     put(cache)
     cache.close(1.0)
-    for name in ("storage", "hasher", "region", "events", "control", "healthy"):
+    for name in ("storage", "hasher", "region", "control", "healthy"):
         with pytest.raises(LMCacheError, match="closed"):
             getattr(cache, name)
     for call in (cache.status, cache.counts, lambda: cache.freeze(True), lambda: cache.serve("tcp://127.0.0.1:0")):
@@ -172,7 +172,6 @@ def test_after_a_fork_every_call_raises_in_the_child_alone(cache: LocalCache) ->
         "storage",
         "hasher",
         "region",
-        "events",
         "control",
         "healthy",
         "status",

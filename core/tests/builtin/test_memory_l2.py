@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from lmcache_core import BorrowedBuffer, Outcome
-from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
+from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
@@ -13,7 +13,7 @@ from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
 def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None:
     memory = BorrowedMemory()
     settings = MemorySettings(max_size_gb=3 * OBJECT_BYTES / 2**30)
-    adapter = open_memory(settings, adapter_context(memory))
+    adapter = MemoryAdapter(settings, adapter_context(memory))
     driver = L2Driver(adapter)
     keys = put(driver, memory, 3)
     late = object_key(9)
@@ -33,7 +33,7 @@ def test_where_this_machine_has_no_memory_left_it_rejects_and_promises_nothing()
             raise MemoryError
 
     memory = BorrowedMemory()
-    adapter = open_memory(MemorySettings(max_size_gb=2 * OBJECT_BYTES / 2**30), adapter_context(memory))
+    adapter = MemoryAdapter(MemorySettings(max_size_gb=2 * OBJECT_BYTES / 2**30), adapter_context(memory))
     driver = L2Driver(adapter)
     for _ in range(3):
         assert driver.store((object_key(0), TooLarge(memory.region, 0, OBJECT_BYTES))) == (Outcome.REJECTED,)

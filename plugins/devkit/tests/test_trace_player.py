@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import L2Adapter
-from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
+from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_devkit import BorrowedMemory, Fault, FaultInjectAdapter, FaultPlan, L2Driver, TracePlayer
 from lmcache_devkit.borrowed_memory import adapter_context, payload_of
 
@@ -31,7 +31,7 @@ def memory() -> BorrowedMemory:
 
 @pytest.fixture
 def adapter(memory: BorrowedMemory) -> Iterator[L2Adapter]:
-    adapter = open_memory(MemorySettings(), adapter_context(memory))
+    adapter = MemoryAdapter(MemorySettings(), adapter_context(memory))
     yield adapter
     adapter.close(5)
 

@@ -18,7 +18,6 @@ from lmcache_core.app.open_engine_port import open_port
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.conditions import ServerState, server_state
-from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.request_module import ChunkHasher
 from lmcache_core.contracts.server_control import ServerControl
@@ -73,10 +72,6 @@ class LocalCache:
     def region(self) -> MemoryRegion:
         """L1's memory."""
         return self._server.parts.tiers.arena.region
-
-    @property
-    def events(self) -> Publisher:
-        return self._server.parts.common.bus
 
     @property
     def control(self) -> ServerControl:

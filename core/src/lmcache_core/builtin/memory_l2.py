@@ -240,7 +240,3 @@ class MemoryAdapter(L2Adapter):
         job = self._jobs.open(len(subjects), lends_buffers=lends_buffers)
         worker.submit([Task(job, place, method, subject) for place, subject in enumerate(subjects)])
         return job.id
-
-
-def open_memory(settings: MemorySettings, context: AdapterContext) -> MemoryAdapter:
-    return MemoryAdapter(settings, context)

@@ -9,7 +9,7 @@ _MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.AN
 
 @hookimpl
 def lmcache_l2_adapters() -> list[Offer]:
-    opener, settings = f"{_HERE}.memory_l2:open_memory", f"{_HERE}.memory_l2:MemorySettings"
+    opener, settings = f"{_HERE}.memory_l2:MemoryAdapter", f"{_HERE}.memory_l2:MemorySettings"
     return [Offer("memory", "Bounded memory of the server", opener, settings, _MEMORY, storage=_IN_MEMORY)]
 
 

@@ -39,10 +39,6 @@ class RecentGrowth:
             samples.popleft()
         return max(0.0, value - samples[0][1])
 
-    def keep(self, counters: set[Hashable]) -> None:
-        """Forget all others."""
-        self._samples = {counter: samples for counter, samples in self._samples.items() if counter in counters}
-
 
 ANSWER_SECONDS: Final = 0.2
 """How long the thread that asks waits for one answer.  What comes later counts at the next look."""

@@ -131,10 +131,6 @@ class MessageLoop(ABC, Generic[Message]):
         self._stop = True
         self._inbox.wake()
 
-    def close(self) -> None:
-        """Give the descriptor back.  After `run` has ended for good; what is posted later is never handled."""
-        self._inbox.close()
-
     def call_soon(self, function: Callable[[], None]) -> PendingCall:
         """Have `function` called on the controller's thread, behind what was posted before.  Any thread; never blocks."""
         call = PendingCall(function)

@@ -4,7 +4,7 @@ L1Cache      write, publish, evict, borrow buffers
  |- leases     references of lookups, workers and controllers: read, renew, quarantine, expire
  |- salts      what each cache salt uses and may use
  |- slabs      slabs move between slot sizes
- |- objects    slot state counts; list, drop and clear for operators
+ |- contents   slot state counts; list, drop and clear for operators
  '- (index)    keys and slots, the allocator, the logs, and the one lock
 """
 

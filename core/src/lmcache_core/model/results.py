@@ -78,8 +78,3 @@ class Bitmap:
 
     def __repr__(self) -> str:
         return f"Bitmap({self.size}, {list(self)})"
-
-    def prefix(self) -> int:
-        """How many positions from 0 on are set without a gap."""
-        gap = self._bits.find(0)
-        return self.size if gap < 0 else gap

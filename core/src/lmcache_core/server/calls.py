@@ -115,6 +115,8 @@ class Routes:
         self._faults = faults
         self._table = OperationTable((handler.operation for handler in handlers), readers)
         self._handlers = {handler.operation.name: handler for handler in handlers}
+        self.names = [*self._handlers]
+        """Of all operations that a module handles."""
         self.known: dict[bytes, Route] = {}
         """By frame, in the two forms that clients send; `find` reads any other frame."""
         for handler in handlers:
@@ -122,11 +124,6 @@ class Routes:
                 if label is not None:
                     [frame] = encode_result(label)
                     self.known[bytes(frame)] = self.find(frame)
-
-    @property
-    def names(self) -> list[str]:
-        """Of all operations that a module handles."""
-        return list(self._handlers)
 
     def find(self, frame: Frame) -> Route:
         """The operation that a frame names.  Raises ProtocolError when no module handles it."""

@@ -342,7 +342,7 @@ class Lookups:
         self._cache.leases.end(lookup.lease)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
-        notify(waiters, lookup.nothing, lookup.request_id)
+        notify(waiters, _nothing(lookup.sparse), lookup.request_id)
 
     def _drop(self, lookup: Lookup) -> None:
         """Forget this very lookup, and with it the request; where it has a newer one, that stays, and it goes on."""
@@ -367,4 +367,5 @@ def _match_in_l1(lookup: Lookup) -> PrefixMatch:
 
 
 def _nothing(sparse: bool) -> int | Bitmap:
+    """The answer of a lookup that is over or was never heard of."""
     return Bitmap(0) if sparse else 0

@@ -211,11 +211,6 @@ class Lookup:
             request_number(request_id),
         )
 
-    @property
-    def nothing(self) -> int | Bitmap:
-        """The answer of a lookup that is over or was never heard of."""
-        return Bitmap(0) if self.sparse else 0
-
     def set_answer(self, match: PrefixMatch) -> list[int]:
         """The answer is known: keep references to exactly what it takes.  Returns the slots to release."""
         self.answer = match.answer

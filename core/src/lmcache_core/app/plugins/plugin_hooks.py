@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pluggy
 
@@ -26,13 +26,6 @@ _PREFIX = f"{hookspecs.PROJECT}_"
 _SETTINGS = "lmcache_settings"
 
 
-class Connected(NamedTuple):
-    """What a plugin returned when it was connected."""
-
-    offers: tuple[Offered, ...]
-    groups: tuple[SettingGroup, ...]
-
-
 class PluginHooks:
     """The connected plugins.  Used while the server starts and stops, by the thread that does that."""
 
@@ -43,7 +36,7 @@ class PluginHooks:
         if trace:
             _trace(self._manager)
 
-    def connect(self, name: str, module: ModuleType) -> Connected:
+    def connect(self, name: str, module: ModuleType) -> tuple[tuple[Offered, ...], tuple[SettingGroup, ...]]:
         """Register a plugin and collect its offers and its settings.  Raises PluginContractError for one that breaks the
         contract, which is not registered then."""
         _check_names(name, module)
@@ -57,7 +50,7 @@ class PluginHooks:
             offers = tuple(
                 Offered(kind, offer) for kind in kinds if kind.hook in hooks for offer in self._offers(name, kind)
             )
-            return Connected(offers, self._groups(name) if _SETTINGS in hooks else ())
+            return offers, self._groups(name) if _SETTINGS in hooks else ()
         except (pluggy.PluginValidationError, PluginContractError) as error:
             if self._manager.has_plugin(name):  # older versions of pluggy leave an invalid one half registered
                 self._manager.unregister(name=name)
