@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from lmcache_core.contracts.counts import OTHER_TENANT, TenantCounts
 from lmcache_core.contracts.storage import PromptFacts
 from lmcache_core.l1.leases import Lease
+from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.storage.counters import Counters, total
 from lmcache_core.storage.open_lookups import Lookup
 
 TOKENS = 16
+
+
+def space(cache_salt: str) -> KeySpace:
+    return KeySpace("m", 0, 0, cache_salt, TOKENS, HashChain.BLAKE3, bytes(16))
 
 
 def answered(prompt: PromptFacts, hit: int, from_l2: int, objects: int, l2_objects: int) -> Lookup:
@@ -45,8 +50,8 @@ def test_what_is_hit_and_what_is_missed_is_what_was_requested(answers: list[tupl
 def test_pairs_beyond_the_bound_are_counted_together() -> None:
     counters = Counters(pairs_max=3)
     for number in range(10):
-        counters.stored(("m", f"salt-{number}"), 2, 100)
-    counters.stored(("m", "salt-0"), 1, 50)
+        counters.stored(space(f"salt-{number}"), 2, 100)
+    counters.stored(space("salt-0"), 1, 50)
     rows = counters.snapshot()
     assert set(rows) == {("m", "salt-0"), ("m", "salt-1"), ("m", "salt-2"), (OTHER_TENANT, OTHER_TENANT)}
     assert rows["m", "salt-0"].stored_chunks == 3
@@ -55,10 +60,10 @@ def test_pairs_beyond_the_bound_are_counted_together() -> None:
 
 def test_a_snapshot_is_a_copy() -> None:
     counters = Counters()
-    counters.refused(("m", ""), 1, 10, "quota")
+    counters.refused(space(""), 1, 10, "quota")
     before = counters.snapshot()
-    counters.refused(("m", ""), 1, 10, "quota")
-    counters.refused(("m", ""), 5, 50, "no_room")
+    counters.refused(space(""), 1, 10, "quota")
+    counters.refused(space(""), 5, 50, "no_room")
     assert before["m", ""].refused_chunks == {"quota": 1}
     assert counters.snapshot()["m", ""].refused_chunks == {"quota": 2, "no_room": 5}
 

@@ -20,6 +20,7 @@ from lmcache_core.contracts.events import (
     StoreRefused,
 )
 from lmcache_core.contracts.samples import Durations
+from lmcache_core.contracts.storage import PromptFacts
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.model.keys import KeySpace
@@ -47,12 +48,11 @@ class Counters:
     def answered(self, lookup: Lookup, seconds: float) -> None:
         """A lookup has its answer, `seconds` after it began."""
         prompt, chunk_tokens = lookup.prompt, lookup.chunk_tokens
-        tenant = tenant_of(prompt.model_name, prompt.cache_salt)
         hit, from_l2 = lookup.hit_chunks, lookup.l2_chunks
         from_l1 = hit - from_l2
         tier = "l2" if from_l2 else "l1" if hit else "none"
         with self._lock:
-            row = self._rows.get(tenant) or self._row(tenant)
+            row = self._rows.get(tenant_of(prompt.model_name, prompt.cache_salt)) or self._row(prompt)
             row.lookups += 1
             (row.lookup_times.get(tier) or row.lookup_times.setdefault(tier, Durations())).count(seconds)
             row.requested_chunks += prompt.chunks
@@ -69,39 +69,40 @@ class Counters:
             if prompt.miss_reason:
                 row.early_exits[prompt.miss_reason] += 1
 
-    def abandoned(self, tenant: Tenant) -> None:
+    def abandoned(self, prompt: PromptFacts) -> None:
         """A lookup will never have an answer."""
         with self._lock:
-            self._row(tenant).abandoned += 1
+            self._row(prompt).abandoned += 1
 
-    def stored(self, tenant: Tenant, chunks: int, size: int) -> None:
+    def stored(self, space: KeySpace, chunks: int, size: int) -> None:
         with self._lock:
-            row = self._rows.get(tenant) or self._row(tenant)
+            row = self._row(space)
             row.stores += 1
             row.stored_chunks += chunks
             row.stored_bytes += size
 
-    def stored_late(self, tenant: Tenant) -> None:
+    def stored_late(self, space: KeySpace) -> None:
+        """A worker committed what it holds no more."""
         with self._lock:
-            self._row(tenant).stores_late += 1
+            self._row(space).stores_late += 1
 
-    def refused(self, tenant: Tenant, chunks: int, size: int, reason: str) -> None:
+    def refused(self, space: KeySpace, chunks: int, size: int, reason: str) -> None:
         with self._lock:
-            row = self._row(tenant)
+            row = self._row(space)
             row.refused_chunks[reason] += chunks
             row.refused_bytes[reason] += size
 
-    def retrieved(self, tenant: Tenant, chunks: int, size: int) -> None:
+    def retrieved(self, space: KeySpace, chunks: int, size: int) -> None:
         with self._lock:
-            row = self._rows.get(tenant) or self._row(tenant)
+            row = self._row(space)
             row.retrieves += 1
             row.retrieved_chunks += chunks
             row.retrieved_bytes += size
 
-    def unread(self, tenant: Tenant, chunks: int, reason: str) -> None:
-        """A retrieve was not served."""
+    def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
+        """A worker was not given what it wants to read."""
         with self._lock:
-            self._row(tenant).unread_chunks[reason] += chunks
+            self._row(space).unread_chunks[reason] += chunks
 
     def snapshot(self) -> dict[Tenant, TenantCounts]:
         """Copies of all rows, each of one moment; the lock is released between them."""
@@ -113,7 +114,8 @@ class Counters:
                 copies[tenant] = self._rows[tenant].copy()
         return copies
 
-    def _row(self, tenant: Tenant) -> TenantCounts:
+    def _row(self, named: KeySpace | PromptFacts) -> TenantCounts:
+        tenant = tenant_of(named.model_name, named.cache_salt)
         row = self._rows.get(tenant)
         if row is None:
             if len(self._rows) >= self._pairs_max:
@@ -150,13 +152,9 @@ class TransferEvents:
     ) -> None:
         """A worker may read these now."""
         chunks = len(chunk_hashes)
-        self._counters.retrieved(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
+        self._counters.retrieved(space, chunks, chunks * payload_bytes)
         if self._events.wants(ObjectsRead):
             self._events.publish(ObjectsRead(*_names(space), request_id, first_chunk, b"".join(chunk_hashes)))
-
-    def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
-        """It was not given what it wants to read."""
-        self._counters.unread(tenant_of(space.model_name, space.cache_salt), chunks, reason)
 
     def released(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, started: float) -> None:
         """It has read what it was given."""
@@ -171,12 +169,8 @@ class TransferEvents:
 
     def refused(self, space: KeySpace, payload_bytes: int, chunks: int, reason: str) -> None:
         """Chunks were not taken."""
-        self._counters.refused(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
+        self._counters.refused(space, chunks, chunks * payload_bytes, reason)
         self._events.publish(StoreRefused(space.model_name, space.cache_salt, chunks, reason))
-
-    def late(self, space: KeySpace) -> None:
-        """A worker committed what it holds no more."""
-        self._counters.stored_late(tenant_of(space.model_name, space.cache_salt))
 
     def hashes_to_publish(self, slots: Sequence[int]) -> bytes:
         """Of referenced slots that are about to be published; empty where no subscriber wants them."""
@@ -189,7 +183,7 @@ class TransferEvents:
     ) -> None:
         """These were published.  `hashes` is what `hashes_to_publish` gave."""
         space, size = record.space, chunks * record.payload_bytes
-        self._counters.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
+        self._counters.stored(space, chunks, size)
         if self._events.wants(ChunksStored):
             self._events.publish(
                 ChunksStored(*_names(space), chunks, size, request_id, first_chunk, self._clock.monotonic() - started)

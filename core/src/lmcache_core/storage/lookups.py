@@ -24,7 +24,7 @@ from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.results import Bitmap
-from lmcache_core.storage.counters import FROZEN, Counters, tenant_of
+from lmcache_core.storage.counters import FROZEN, Counters
 from lmcache_core.storage.freeze import Freeze
 from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, notify, request_number
 
@@ -337,7 +337,7 @@ class Lookups:
             is_abandoned = lookup.answer is None and not lookup.over
             lookup.over = True
         if is_abandoned:
-            self._counters.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
+            self._counters.abandoned(lookup.prompt)
             self._events.publish(lookup.abandoned(self._clock.monotonic() - lookup.started_at))
         self._cache.leases.end(lookup.lease)
         if lookup.prefetch:

@@ -106,7 +106,7 @@ class StorageManager:
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
     ) -> SlotReferences | None:
         if not self._admit_worker(worker):
-            self._transfers.unread(space.space, len(chunk_hashes), TOO_MANY)
+            self.counters.unread(space.space, len(chunk_hashes), TOO_MANY)
             return None
         record = self._cache.intern(space.space, space.payload_bytes)
         now = self._clock.monotonic()
@@ -118,7 +118,7 @@ class StorageManager:
         if slots is None or reason:
             self._cache.leases.end(lease)
             self._dismiss_worker(worker)
-            self._transfers.unread(space.space, len(chunk_hashes), reason)
+            self.counters.unread(space.space, len(chunk_hashes), reason)
             return None
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
             # No lookup of this request has notified the policy of this hit.
@@ -186,7 +186,7 @@ class StorageManager:
         if not published:
             # The worker has answered, so its slots are its own no more; what it wrote came too late.
             self._cache.leases.end(lease)
-            self._transfers.late(record.space)
+            self.counters.stored_late(record.space)
             return False
         self._transfers.stored(record, len(references.slots), first_chunk, request_id, started, hashes)
         return True
