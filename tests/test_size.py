@@ -8,7 +8,7 @@ import sys
 
 from scripts.size import AIM_FILES, AIM_LINES, LONGEST, ROOT, brings, folders, size
 
-LINES_MAX = 26_220
+LINES_MAX = 26_134
 FILES_MAX = 163
 """What core has today, and a little.  Lower them when core gets smaller, until they are the aims."""
 
