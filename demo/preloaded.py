@@ -1,5 +1,5 @@
-"""A process that has imported vLLM, or the server, and becomes one of them after the other by forking: an engine starts 13 s of
-imports sooner, a server 0.8 s.
+"""A process that has imported vLLM, or our commands, and becomes one program after the other by forking: an engine starts 13 s
+of imports sooner, a server 0.8 s.
 
 Run as a program in their environment, this file is that process; `Preloaded` is its other end.  A request is the
 command line of a Python program with its environment, and comes with the program's stdin, stdout and stderr and with a
@@ -33,22 +33,43 @@ ENGINE: Final = (
 )
 """What engines import.  The stock one is not here: with numba, which it brings, vLLM cannot replace
 its kernels."""
-SERVER: Final = (
+OURS: Final = (
+    "litestar._kwargs",
+    "litestar.plugins.pydantic",
     "lmcache_admin.api",
+    "lmcache_admin.service",
+    "lmcache_blend.view",
+    "lmcache_client.sockets",
+    "lmcache_coordinator.command",
+    "lmcache_coordinator.routes",
+    "lmcache_coordinator.server_api",
+    "lmcache_coordinator.states.sqlite",
     "lmcache_core.app.build",
+    "lmcache_core.app.cli",
     "lmcache_core.app.commands.server",
-    "lmcache_core.app.samples.catalogue",
+    "lmcache_core.app.console.plugin_commands",
+    "lmcache_core.app.plugins.loading",
+    "lmcache_core.builtin.log_subscriber",
+    "lmcache_core.server.engine_driven_module",
+    "lmcache_core.server.engine_socket",
     "lmcache_http.server",
     "lmcache_kv_layout.page_job",
+    "lmcache_l2_fs.adapter",
+    "lmcache_observability.dashboard.routes",
     "lmcache_observability.dashboard.snapshot",
     "lmcache_observability.metrics.history",
     "lmcache_observability.metrics.subscriber",
+    "lmcache_observability.tracing.slowest_route",
+    "lmcache_p2p.settings",
+    "lmcache_pd.command",
+    "lmcache_transfer_torch.module",
     "lmcache_transfer_torch.registry",
+    "pydantic_settings",
     "uvicorn.lifespan.off",
     "uvicorn.protocols.http.h11_impl",
     "yaml",
 )
-"""What servers with the admin API import."""
+"""What `lmcache server`, with the admin API, `lmcache coordinator` and `lmcache pd-proxy` import, beside plugins."""
 START_METHODS: Final = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 """vLLM spawns the processes of an engine on the CPU, each with all imports; here they are forked, as elsewhere."""
 STATUS_BYTES: Final = 4
@@ -109,7 +130,7 @@ class Preloaded:
             )
 
     def popen(
-        self, command: Sequence[str], environment: Mapping[str, str], log: IO[str], *, piped: bool
+        self, command: Sequence[str], environment: Mapping[str, str], log: IO[Any], *, piped: bool
     ) -> ForkedProcess:
         """`command`: a script or `-m` and a module, with arguments, behind the interpreter.  With `piped`, its stdin and stdout
         are pipes; otherwise stdin is empty and stdout goes to `log`, as stderr does.  Waits for the imports.  Raises OSError,

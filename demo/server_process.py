@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ import zmq
 
 from demo.child_process import ChildProcess
 from demo.environment import core_environment, quiet_environment
-from demo.preloaded import SERVER, Preloaded
+from demo.preloaded import OURS, Preloaded
 from lmcache_client.sockets import open_socket
 from lmcache_devkit import free_ports
 
@@ -62,9 +63,9 @@ class ServerProcess:
         # An interpreter reads its own variables when it starts.
         forks = FORKED in os.environ and executable is None and not any(map(_is_of_an_interpreter, environment or ()))
         program = [sys.executable, "-m", "lmcache_core"] if forks else [str(executable or LMCACHE)]
-        preloaded = _preloaded() if forks else None
+        ours = preloaded() if forks else None
         self._child = ChildProcess(
-            "lmcache server", [*program, *command], log_path, inherited | dict(environment or {}), preloaded
+            "lmcache server", [*program, *command], log_path, inherited | dict(environment or {}), ours
         )
 
     @property
@@ -162,9 +163,10 @@ def _is_of_an_interpreter(variable: str) -> bool:
 
 
 @cache
-def _preloaded() -> Preloaded:
-    """One for all servers of a process, and as long as it."""
-    return Preloaded(Path(sys.executable), quiet_environment(), SERVER)
+def preloaded() -> Preloaded:
+    """What starts our commands: one for all of a process, and as long as it."""
+    plugins = {each.module for each in entry_points(group="lmcache.plugins.v1")}  # every command imports them
+    return Preloaded(Path(sys.executable), quiet_environment(), [*OURS, *sorted(plugins)])
 
 
 def _writes_l2(status: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from demo.server_process import HOST, ServerProcess
+from demo.server_process import HOST, ServerProcess, preloaded
 from lmcache_devkit import FakeEngine
 
 TOKEN = "a-token-that-is-never-shown"
@@ -70,14 +70,7 @@ def lmcache(server: ServerProcess, home: Path) -> Lmcache:
         if not token:
             del known["LMCACHE_HTTP_TOKEN_FILE"]
         command = [sys.executable, "-m", "lmcache_core", *arguments]
-        done = subprocess.run(
-            command,
-            env={**quiet_environment(), **known, **env},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = preloaded().run(command, {**quiet_environment(), **known, **env})
         assert TOKEN not in done.stdout + done.stderr
         return done
 

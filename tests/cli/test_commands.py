@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from demo.server_process import HOST, ServerProcess
+from demo.server_process import HOST, ServerProcess, preloaded
 from tests.cli.conftest import TOKEN, Lmcache
 
 ASKING = (
@@ -154,8 +154,8 @@ def on_terminal(width: int, server: ServerProcess, home: Path, *arguments: str, 
     }
     command = [sys.executable, "-m", "lmcache_core", *arguments]
     inherited = {name: value for name, value in quiet_environment().items() if name != "NO_COLOR"}
-    child = subprocess.Popen(command, env={**inherited, **known, **env}, stdout=slave, stderr=slave)
-    os.close(slave)
+    with open(slave, "wb") as terminal:
+        child = preloaded().popen(command, {**inherited, **known, **env}, terminal, piped=False)
     said = bytearray()
     deadline = time.monotonic() + 60
     try:
@@ -171,7 +171,7 @@ def on_terminal(width: int, server: ServerProcess, home: Path, *arguments: str, 
             said += part
         assert child.wait(10) == 0
     finally:
-        child.kill()
+        child.send_signal(signal.SIGKILL)
         os.close(master)
     return said.decode().replace("\r\n", "\n")
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 import lmcache_core
-from demo.preloaded import Preloaded
+from demo.server_process import preloaded
 from lmcache_devkit import free_port
 from plugins.admin.tests.conversation import running
 
@@ -22,14 +20,8 @@ Install = Callable[..., Path]
 Environment = dict[str, str]
 
 
-@cache
-def commands() -> Preloaded:
-    """What runs commands: its imports are most of what a command costs."""
-    return Preloaded(Path(sys.executable), os.environ, ["lmcache_core.app.commands.server", "lmcache_core.app.build"])
-
-
 def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return commands().run([sys.executable, "-m", "lmcache_core", *arguments], environment)
+    return preloaded().run([sys.executable, "-m", "lmcache_core", *arguments], environment)
 
 
 @pytest.mark.parametrize(

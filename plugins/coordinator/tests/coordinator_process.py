@@ -13,26 +13,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from demo.preloaded import ForkedProcess, Preloaded
-from demo.server_process import FORKED
-
-MODULES: Final = (
-    "litestar.app",
-    "lmcache_coordinator.command",
-    "lmcache_coordinator.server_api",
-    "lmcache_coordinator.states.sqlite",
-    "lmcache_core.app.cli",
-    "lmcache_core.app.offer_specs",
-    "lmcache_core.app.plugins.loading",
-    "uvicorn.protocols.http.h11_impl",
-    "yaml",
-)
-"""What coordinators import."""
+from demo.preloaded import ForkedProcess
+from demo.server_process import FORKED, preloaded
 
 
 def free_port() -> int:
@@ -44,12 +30,6 @@ def free_port() -> int:
 class Reply(NamedTuple):
     status: int
     body: Any
-
-
-@cache
-def preloaded() -> Preloaded:
-    """What starts coordinators in tests: one for all of a process, and as long as it."""
-    return Preloaded(Path(sys.executable), os.environ, MODULES)
 
 
 class CoordinatorProcess:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from demo.server_process import preloaded
 from lmcache_devkit import free_port
 from lmcache_pd.command import open_server, parser
 
@@ -42,7 +43,7 @@ class ProxyProcess:
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "lmcache_core", "pd-proxy", *self.arguments]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = preloaded().popen(command, os.environ, log, piped=False)
         self._wait_ready(lambda: self.process.poll() is None)
         return self
 
