@@ -4,18 +4,34 @@ It reads commands as lines of JSON, `[name, argument]`, and answers each with a 
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from demo.preloaded import OURS, Preloaded
+
 ROOT: Final = Path(__file__).parents[2]
 BLOCKS: Final = 5
 """Of a prompt: two whole chunks, and half a one."""
+END_SECONDS: Final = 60.0
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@cache
+def _preloaded() -> Preloaded:
+    """What starts engines: torch is most of what one costs."""
+    return Preloaded(Path(sys.executable), _environment(), [*OURS, "engines.local.tests.parts"])
 
 
 class InProcessEngine:
@@ -26,24 +42,29 @@ class InProcessEngine:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.peers.in_process_engine", *self._given]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, bufsize=1
-        )
+        assert sys.__stderr__
+        self.process = _preloaded().popen(command, _environment(), sys.__stderr__, piped=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self.process:
-            if self.process.stdin and self.process.poll() is None:
-                self.process.stdin.close()
-                if error is not None:
-                    self.process.kill()
+        assert self.process.stdin
+        assert self.process.stdout
+        if error is not None:
+            self.kill()
+        with self.process.stdout, contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait(END_SECONDS)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
 
     def say(self, *commands: tuple[str, Any]) -> None:
         """Their answers are not read."""
         assert self.process.stdin
         self.process.stdin.write("".join(json.dumps(each) + "\n" for each in commands))
+        self.process.stdin.flush()
 
     def ask(self, name: str, argument: Any = None) -> Any:
         self.say((name, argument))

@@ -97,7 +97,7 @@ def test_a_sender_that_is_killed_costs_a_hit(coordinator: CoordinatorProcess) ->
         with InProcessEngine(pd(coordinator, "sender")) as sender:
             assert sender.ask("store", 4) == TOKENS
             until(lambda: found(receiver, 4))
-            sender.process.kill()
+            sender.kill()
             tokens, is_right, seconds = receiver.ask("retrieve", 4)
             assert (tokens, is_right) == (0, True)
             assert seconds < 5.0
@@ -120,7 +120,7 @@ def test_a_receiver_that_ends_while_it_reads_holds_nothing(
             assert first.process.poll() is None, "it reads the prompt again and again"
             os.kill(first.process.pid, end)
             until(lambda: not p2p(sender)["leases"], LEASE_SECONDS + 10)
-            first.process.kill()
+            first.kill()
         with InProcessEngine(pd(coordinator, "both")) as second:
             until(lambda: found(second, 5))
             until(lambda: l1(second)["cached"] == 0)
@@ -137,7 +137,7 @@ def test_peers_keep_what_they_have_read(coordinator: CoordinatorProcess) -> None
     with InProcessEngine(peer()) as one, InProcessEngine(peer()) as other:
         assert one.ask("store", 6) == whole
         until(lambda: other.ask("retrieve", 6)[:2] == [whole, True])
-        one.process.kill()
+        one.kill()
         assert other.ask("retrieve", 6)[:2] == [whole, True]
 
 
