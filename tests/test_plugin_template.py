@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
+from demo.server_process import preloaded
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_devkit.new_plugin import KINDS
 
@@ -69,7 +70,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("site"))
     before = site.offers()
     for kind in KINDS:
-        site.lmcache("plugins", "new", kind, NAME, "--into", str(site.folder))
+        new = (sys.executable, "-m", "lmcache_core", "plugins", "new", kind, NAME, "--into", str(site.folder))
+        done = preloaded().run(new, quiet_environment())
+        assert done.returncode == 0, done.stderr
     folders = sorted(site.folder.glob("lmcache-*"))
     assert len(folders) == len(KINDS)
     site.pip("install", "--no-deps", "--no-build-isolation", *map(str, folders))
@@ -143,5 +146,5 @@ def test_what_is_new_is_well_formed(site: Site) -> None:
 
 def test_its_own_tests_pass(site: Site) -> None:
     """Those of one kind that has a suite, and of the one that has none."""
-    for distribution in ("lmcache-command-thing", "lmcache-prefetch-thing"):
-        site.run(str(site.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{distribution}/tests")
+    tests = [f"{distribution}/tests" for distribution in ("lmcache-command-thing", "lmcache-prefetch-thing")]
+    site.run(str(site.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

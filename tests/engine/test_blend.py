@@ -21,7 +21,7 @@ from demo.server_process import ServerProcess
 from tests.engine.comparison import assert_right
 from tests.engine.reference import Reference
 from tests.engine.site import HEARTBEAT_SECONDS, SPINNING_WORKERS
-from tests.thirdparty.clean_environment import build_wheel
+from tests.thirdparty.clean_environment import build_wheels
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -322,7 +322,7 @@ def installed(engine_environment: None, tmp_path_factory: pytest.TempPathFactory
     for name, text in SELECTORS.items():
         (source / name).write_text(text)
     options = ("-q", "--disable-pip-version-check", "--no-index", "--no-deps", "--target", folder)
-    command = [ENGINE_PYTHON, "-m", "pip", "install", *options, build_wheel(source, built)]
+    command = [ENGINE_PYTHON, "-m", "pip", "install", *options, *build_wheels(built, source)]
     subprocess.run(list(map(str, command)), check=True, env=quiet_environment(), timeout=300)
     return folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import venv
@@ -18,8 +19,12 @@ class CleanEnvironment:
     """What pip put there, and no more."""
 
     def __init__(self, folder: Path) -> None:
-        venv.create(folder, with_pip=True)
+        """With a `pip` that is this environment's: to install one takes longer than all else."""
+        venv.create(folder, with_pip=False)
         self._bin = folder / "bin"
+        self._pip = [sys.executable, "-m", "pip", "--python", str(self._bin / "python"), "--disable-pip-version-check"]
+        (self._bin / "pip").write_text(f'#!/bin/sh\nexec {shlex.join(self._pip)} "$@"\n')
+        (self._bin / "pip").chmod(0o755)
         self.lmcache = self._bin / "lmcache"
 
     def run(self, *command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -36,7 +41,7 @@ class CleanEnvironment:
         return self.run("bash", "-c", line, cwd=cwd)
 
     def pip(self, *arguments: str | Path) -> None:
-        done = self.run(self._bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", *arguments)
+        done = self.run(*self._pip, "-q", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def plugins(self) -> dict[str, dict[str, str]]:
@@ -46,8 +51,8 @@ class CleanEnvironment:
         return {row["name"]: row for row in json.loads(done.stdout)}
 
 
-def build_wheel(folder: str | Path, into: Path) -> Path:
-    """The wheel of a distribution; `folder` relative to the checkout."""
+def build_wheels(into: Path, *folders: str | Path) -> list[Path]:
+    """The wheels of distributions; `folders` relative to the checkout, `into` empty."""
     command = [
         sys.executable,
         "-m",
@@ -58,8 +63,7 @@ def build_wheel(folder: str | Path, into: Path) -> Path:
         "--no-build-isolation",
         "-w",
         into,
-        ROOT / folder,
+        *(ROOT / folder for folder in folders),
     ]
     subprocess.run(list(map(str, command)), check=True, cwd=into, env=quiet_environment(), timeout=300)
-    (wheel,) = into.glob("*.whl")
-    return wheel
+    return sorted(into.glob("*.whl"))

@@ -13,7 +13,7 @@ import pytest
 
 from demo.server_process import ServerProcess
 from lmcache_devkit.fake_engine import FakeEngine
-from tests.thirdparty.clean_environment import CleanEnvironment, build_wheel
+from tests.thirdparty.clean_environment import CleanEnvironment, build_wheels
 
 TOKENS = list(range(1000))
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def site(clean: CleanEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanEnvironment]:
     """With the third party's wheel installed."""
-    clean.pip("install", build_wheel(Path(__file__).parent / "distribution", tmp_path_factory.mktemp("third_party")))
+    clean.pip("install", *build_wheels(tmp_path_factory.mktemp("third_party"), Path(__file__).parent / "distribution"))
     yield clean
     clean.pip("uninstall", "-y", "lmcache-l2-drawer")
 
