@@ -160,9 +160,9 @@ def test_a_cursor_goes_on_where_it_was_and_an_old_one_begins_anew(bench: ModuleB
 def test_nothing_runs_without_a_subscriber(bench: ModuleBench, module: KVEventsModule) -> None:
     assert not module.status()["subscribers"]
     subscriber = Subscriber(module)
-    wait_for(lambda: module._feed._journal.is_open)  # type: ignore[attr-defined]
+    wait_for(lambda: module._feed.journal.is_open)  # type: ignore[attr-defined]
     subscriber.stream.is_open = False
-    wait_for(lambda: not module._feed._journal.is_open)  # type: ignore[attr-defined]
+    wait_for(lambda: not module._feed.journal.is_open)  # type: ignore[attr-defined]
     assert module.status()["subscribers"] == 0
     bench.clock.advance(kv_events.KEPT_SECONDS + 1)
     wait_for(lambda: module._thread is None)
