@@ -246,6 +246,21 @@ def test_connections_that_do_not_greet_keep_no_other_out(channel: TcpChannel) ->
             silent[-1].recv(1)
 
 
+def test_a_process_without_threads_closes_one_connection_and_goes_on(
+    channel: TcpChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with connected(channel) as client:
+            assert heard(client) == b""
+    with connected(channel) as client:
+        client.sendall(request(SECRET, LEASED))
+        assert client.recv(1) == b"\x01", "it listens on"
+
+
 def test_connections_end_whose_other_side_has_vanished(channel: TcpChannel) -> None:
     """Both sides ask whether the other one is there."""
     reader = tcp(BorrowedMemory(1 << 20), "r" * 32)

@@ -126,9 +126,14 @@ class TcpServer:
                 oldest = next(iter(self._new))
                 del self._new[oldest]
                 shut(oldest)
+            try:
+                thread.start()  # which waits for the lock before it ends
+            except RuntimeError as error:
+                self._context.logger.warning("a connection of a peer was closed: %s", error)
+                connection.close()
+                return
             self._new[connection] = None
             self._threads[connection] = thread
-            thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
