@@ -28,7 +28,7 @@ from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 
-from lmcache_sglang import NodeLinker
+from lmcache_sglang import NodeLinker, pools
 from lmcache_sglang import linker as module
 from lmcache_sglang.weights import UPDATES
 
@@ -86,7 +86,7 @@ def linker_of(
     )  # fmt: skip
     vars(params).update(more)
     server_args = SimpleNamespace(**{**vars(server_args), "served_model_name": model})
-    with patch.object(module, "_rank", lambda params: rank):
+    with patch.object(pools, "rank", lambda params: rank):
         return NodeLinker(
             server_args,
             params,

@@ -1,4 +1,4 @@
-"""What SGLang calls: its names are in this file alone."""
+"""What SGLang calls, behind its radix cache."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from typing import Any, Final, NamedTuple
 
 import sglang
 import torch
-from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, MHABufferInfo, MLABufferInfo
 from sglang.srt.mem_cache.hicache_storage import PoolName
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
-from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
-from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
 from lmcache_client import ConfigError
+from lmcache_sglang import pools
 from lmcache_sglang.identity import model_name
 from lmcache_sglang.in_process import joined
-from lmcache_sglang.page_link import PAGE_SIZE_MIN, PageLink, Registration, digests
+from lmcache_sglang.page_link import PageLink, Registration, digests
 from lmcache_sglang.pool_pages import PoolPages
 from lmcache_sglang.settings import LinkerSettings
 from lmcache_sglang.weights import OTHERS, UPDATES, Weights, interface
@@ -112,20 +110,20 @@ class NodeLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._settings = LinkerSettings.read(extra_config)
         self.forward_stream = forward_stream
         kv_pool = params.token_to_kv_pool_allocator.get_kvcache()
-        _check(kv_pool, components, server_args, params)
+        pools.check_pools(kv_pool, components, server_args, params)
         is_alike = type(kv_pool) is MLATokenToKVPool  # the pages of all ranks of a tensor-parallel group
-        self._is_storing = not is_alike or _rank(params)[0] == 0
+        self._is_storing = not is_alike or pools.rank(params)[0] == 0
         self._weights = Weights()
-        self.pools = _parts(kv_pool)
+        self.pools = pools.parts(kv_pool)
         known = {}
         for name, pool in self.pools.items():
-            copies = PoolPages(_planes(pool), params.page_size)
+            copies = PoolPages(pools.planes(pool), params.page_size)
             # A lookup wants objects of all layouts that a name has: another page size has another name.
             how = f"{copies.dtype} {params.page_size}" + ("" if name is PoolName.KV else f" {name.value}")
-            known[name] = copies, model_name(server_args, how, _shard(params, is_alike))
+            known[name] = copies, model_name(server_args, how, pools.shard(params, is_alike))
         settings, self._cache = joined(self._settings, server_args, len(known))
         self._pools: dict[PoolName, _Pool] = {
-            name: _Pool(copies, PageLink(settings, model, copies.layout), _layers(kv_pool, name))
+            name: _Pool(copies, PageLink(settings, model, copies.layout), pools.layers(kv_pool, name))
             for name, (copies, model) in known.items()
         }
         self.layer_done_counter = LayerWiseLoadCounter(1 + max(max(pool.layers) for pool in self._pools.values()))
@@ -360,64 +358,3 @@ def check_interface() -> None:
             f"lmcache-sglang was written for the linkers of SGLang {WRITTEN_FOR}; those of {sglang.__version__} differ in "
             f"{', '.join(sorted(found ^ known))}"
         )
-
-
-def _check(kv_pool: Any, components: Any, server_args: Any, params: Any) -> None:
-    names, kind = ", ".join(sorted(each.name for each in components)), type(kv_pool).__name__
-    if not set(components) <= {ComponentType.FULL, ComponentType.SWA}:
-        raise ConfigError(f"a model with caches {names}: lmcache-sglang knows FULL and SWA; use --enable-lmcache")
-    if len(_parts(kv_pool)) != len(components):
-        raise ConfigError(
-            f"the KV pool is a {kind}, of a model with caches {names}: lmcache-sglang knows windows that SGLang keeps with "
-            "prefixes; use --enable-lmcache"
-        )
-    if params.mtp_draft_device_pools or params.sidecar_draft_device_pools:
-        raise ConfigError(
-            "the draft model has KV of its own, which lmcache-sglang does not keep: use --enable-lmcache or no draft model"
-        )
-    if getattr(server_args, "dcp_size", 1) > 1:
-        raise ConfigError(f"--dcp-size {server_args.dcp_size}: ranks divide pages, which lmcache-sglang does not know")
-    if params.page_size < PAGE_SIZE_MIN:
-        raise ConfigError(
-            f"--page-size {params.page_size}: each page is an object of the server; choose {PAGE_SIZE_MIN} or more"
-        )
-
-
-def _parts(kv_pool: Any) -> dict[PoolName, Any]:
-    if type(kv_pool) is SWAKVPool:
-        return {PoolName.KV: kv_pool.full_kv_pool, PoolName.SWA: kv_pool.swa_kv_pool}
-    return {PoolName.KV: kv_pool}
-
-
-def _planes(pool: Any) -> Sequence[Sequence[torch.Tensor]]:
-    """All that decides what a page is.  Raises ConfigError where there is more, or it is in another order."""
-    infos: Sequence[Any] = pool.get_device_pool_infos() if type(pool) in (MHATokenToKVPool, MLATokenToKVPool) else ()
-    if len(infos) == 1 and (info := infos[0].buffer_info).scales is None:
-        if type(info) is MLABufferInfo and len(info.buffers) == info.device_layer_num:
-            return [info.buffers]
-        if type(info) is MHABufferInfo and info.buffers.layout is KVBufferLayout.NHD and info.transfer_buffers is None:
-            return [info.buffers.k, info.buffers.v]
-    raise ConfigError(
-        f"the KV pool is a {type(pool).__name__} with scales, in another order, or of a type that lmcache-sglang does not know "
-        "(MHATokenToKVPool and MLATokenToKVPool, slots outermost); use --enable-lmcache"
-    )
-
-
-def _layers(kv_pool: Any, name: PoolName) -> dict[int, int]:
-    """A pool's layers, by those for which a forward pass waits."""
-    if type(kv_pool) is not SWAKVPool:
-        return {number: number for number in range(len(_planes(kv_pool)[0]))}
-    is_windowed = name is PoolName.SWA
-    return {layer: own for layer, (own, is_swa) in kv_pool.layers_mapping.items() if is_swa is is_windowed}
-
-
-def _rank(params: Any) -> tuple[int, int]:
-    """Of those that share the heads of a layer, and their number."""
-    group = params.attn_tp_cache_group or params.tp_cache_group
-    return (torch.distributed.get_rank(group), torch.distributed.get_world_size(group)) if group is not None else (0, 1)
-
-
-def _shard(params: Any, is_alike: bool) -> tuple[int, ...]:
-    """Rank and size of each way in which pages are divided among ranks."""
-    ranks = (0, 1) if is_alike else _rank(params)
-    return (*ranks, params.pp_rank, params.pp_size, params.attn_cp_rank, params.attn_cp_size)
