@@ -56,8 +56,11 @@ def engine_environment(tensor_parallel: int, kv_gib: int = 1, *, one_process: bo
 
 @cache
 def preloaded(python: Path) -> Preloaded:
-    """What starts engines of this environment: one for all of a process, and as long as it."""
-    return Preloaded(python, engine_environment(1), ENGINE)
+    """What starts engines of this environment: one for all of a process, and as long as it.
+
+    What vLLM marks for torch's compiler while it is imported, a count for the sampler, is not compiled: that took an engine
+    half of its start."""
+    return Preloaded(python, engine_environment(1) | {"TORCHDYNAMO_DISABLE": "1"}, ENGINE)
 
 
 def answer_of(line: Mapping[str, Any]) -> Answer:

@@ -25,6 +25,7 @@ from typing import IO, Any, Final
 ENGINE: Final = (
     "vllm.entrypoints.llm",
     "vllm.entrypoints.openai.api_server",
+    "vllm.model_executor.layers.quantization.online.base",
     "vllm.model_executor.models.llama",
     "vllm.v1.engine.core",
     "vllm.v1.executor.multiproc_executor",
