@@ -166,7 +166,8 @@ def _is_of_an_interpreter(variable: str) -> bool:
 def preloaded() -> Preloaded:
     """What starts our commands: one for all of a process, and as long as it."""
     plugins = {each.module for each in entry_points(group="lmcache.plugins.v1")}  # every command imports them
-    return Preloaded(Path(sys.executable), quiet_environment(), [*OURS, *sorted(plugins)])
+    ours = [name for name in sorted(plugins) if name.startswith("lmcache_")]  # and none that a test has made
+    return Preloaded(Path(sys.executable), quiet_environment(), [*OURS, *ours])
 
 
 def _writes_l2(status: dict[str, Any]) -> bool:
