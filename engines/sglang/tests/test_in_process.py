@@ -284,7 +284,9 @@ def test_a_frozen_first_rank_costs_a_lookup(place: Path, tmp_path: Path) -> None
 
 
 def test_a_socket_that_may_be_about_to_listen_stays(place: Path, tmp_path: Path) -> None:
-    folder = Path(shared.InProcessMode("in_process", "", 1.0).endpoint("x").removeprefix("ipc://")).parent
+    folder = Path(
+        shared.InProcessMode("in_process", "", 1.0, logging.getLogger()).endpoint("x").removeprefix("ipc://")
+    ).parent
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "young.sock"))
     opened(LinkerSettings.read(configured(tmp_path))).close()

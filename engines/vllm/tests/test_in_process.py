@@ -258,6 +258,7 @@ def test_the_file_then_the_variables_then_the_engines_arguments(
     config = opened.config
     assert (config.chunk_size, config.max_local_cpu_size, config.cache_policy) == (64, 0.03, "LFU")
     assert "'LMCACHE_SERVICE_HOST' has no effect" in caplog.text
+    assert {record.name for record in caplog.records if "no effect" in record.message} == {"lmcache_vllm.in_process"}
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lmcache_core import LocalCache
     from lmcache_engine.config import LMCacheEngineConfig
 
-logger = logging.getLogger(__name__)
-
 END_SECONDS: Final = 5.0
 """An engine that was started again waits as long for the one before it to end."""
 STALE_SECONDS: Final = 60.0
@@ -39,9 +37,9 @@ _ALIKE: Final = 0.8
 class ServedCache:
     """An open cache, answering at `url`.  Any thread of the process that opened it."""
 
-    def __init__(self, cache: LocalCache, url: str, drain_seconds: float) -> None:
+    def __init__(self, cache: LocalCache, url: str, drain_seconds: float, logger: logging.Logger) -> None:
         self.cache, self.url = cache, url
-        self._drain_seconds, self._process = drain_seconds, os.getpid()
+        self._drain_seconds, self._logger, self._process = drain_seconds, logger, os.getpid()
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -51,7 +49,9 @@ class ServedCache:
             return
         atexit.unregister(self.close)
         if not self.cache.close(self._drain_seconds):
-            logger.warning("the engine ended before all chunks were written to other tiers; those are computed again")
+            self._logger.warning(
+                "the engine ended before all chunks were written to other tiers; those are computed again"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class InProcessMode:
     """What is installed for it."""
     drain_seconds: float
     """For writes to other tiers when the engine ends."""
+    logger: logging.Logger
+    """Of the adapter: vLLM shows the lines of no other package."""
 
     def endpoint(self, engine_id: str) -> str:
         """Where the processes of one engine meet. Makes the folder; refuses one where others could be met."""
@@ -95,7 +97,7 @@ class InProcessMode:
         self._check_variables(set(config.as_dict()))
         for line in config.warnings:
             if not any(line.startswith(f"'{key}' has no effect") for key in taken):
-                logger.warning("%s", line)
+                self.logger.warning("%s", line)
         return config
 
     def open(
@@ -128,7 +130,7 @@ class InProcessMode:
                 else ""
             )
             raise ValueError(f"{self.option}: {error}{own}") from None
-        logger.info(
+        self.logger.info(
             "cache is open in this process url=%s l1_gb=%s adapters=%s peers=%s role=%s seconds=%.2f",
             url,
             shared["l1_size_gb"],
@@ -137,7 +139,7 @@ class InProcessMode:
             config.role,
             time.monotonic() - began,
         )
-        return ServedCache(cache, url, self.drain_seconds)
+        return ServedCache(cache, url, self.drain_seconds, self.logger)
 
     def _check_environment(self) -> None:
         with suppress(PackageNotFoundError):
@@ -160,7 +162,7 @@ class InProcessMode:
                 raise ValueError(
                     f"{self.option}: no key is called '{name}'; did you mean '{close[0]}'? Unset it otherwise"
                 )
-            logger.warning("'%s' has no effect: no key of the configuration is called so", name)
+            self.logger.warning("'%s' has no effect: no key of the configuration is called so", name)
 
     def _check_alone(self, own: Path) -> None:
         """Removes sockets of engines that were killed. Raises ValueError where an engine listens at `own`, and does not end."""

@@ -74,7 +74,7 @@ def _opened(settings: LinkerSettings, ranks: int, links: int, number: int) -> Se
         raise ValueError(
             f"in_process: {error}; install {_REQUIREMENT}, where the public package, lmcache, is not"
         ) from None
-    mode = InProcessMode("in_process", _REQUIREMENT, CLOSE_SECONDS)
+    mode = InProcessMode("in_process", _REQUIREMENT, CLOSE_SECONDS, logger)
     config = mode.configuration({}, file=settings.config_file)
     _check(config)
     return mode.open(config, mode.endpoint(secrets.token_hex()), workers=ranks, mappings=ranks * links, number=number)

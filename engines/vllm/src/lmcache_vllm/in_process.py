@@ -5,6 +5,7 @@ lmcache-engine is imported in this mode alone, and the server's core by the sche
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,8 @@ from lmcache_vllm.settings import PREFIX, Settings, is_known
 
 if TYPE_CHECKING:
     from lmcache_engine.in_process import InProcessMode
+
+logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS: Final = 3.0
 """For writes to other tiers: vLLM kills an engine that takes more than 5 s to end, and workers end before, in
@@ -88,7 +91,7 @@ def _mode() -> InProcessMode:
         raise ValueError(
             f"{PREFIX}in_process: {error}; install {requirement}, where the public package, lmcache, is not"
         ) from None
-    return InProcessMode(f"{PREFIX}in_process", requirement, CLOSE_SECONDS)
+    return InProcessMode(f"{PREFIX}in_process", requirement, CLOSE_SECONDS, logger)
 
 
 def endpoint_of(engine_id: str) -> str:
