@@ -17,6 +17,7 @@ import pytest
 from demo.child_process import ChildError
 from demo.l2_folder import L2Folder
 from demo.sglang_process import SGLANG_IN_PROCESS_PYTHON, SglangProcess
+from tests.engine.architectures import Architecture
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
 from tests.engine.sglang_cases import MARKS
@@ -34,6 +35,8 @@ PROMPTS: Final = [prompt(201), prompt(202, 700)]
 PAGES: Final = sum(len(each) // PAGE_TOKENS for each in PROMPTS)
 SEGMENTS: Final = "/dev/shm/lmcache-l1-"
 SECONDS: Final = 60.0
+STORED_SECONDS: Final = 5.0
+"""For stores to be over: an answer does not wait for them."""
 NOT_ROOT: Final = 65_534
 OLD_SECONDS: Final = 100.0
 """A socket of that age belongs to no engine that is about to listen."""
@@ -129,11 +132,15 @@ def test_memory_then_disk_after_a_kill(truth: Reference, tmp_path: Path) -> None
             assert (connects(left, 0), connects(left, NOT_ROOT)) == (True, False)
         engine.kill()
     os.utime(left, (time.time() - OLD_SECONDS,) * 2)
-    with engine_of(tmp_path, "second", settings) as engine:
+    with engine_of(tmp_path, "second", settings, driver="tests.engine.sglang_orderly_end") as engine:
+        own = socket_of(engine)
+        assert own.exists()
         assert not left.exists(), "what a killed engine left is removed"
         from_disk = engine.ask(PROMPTS)
         assert_cached(from_disk, PAGE_TOKENS)
         assert_right(from_disk, right)
+    assert not own.exists(), "SGLang asks its schedulers to end, and the linker closes the cache"
+    assert "before all chunks were written" not in engine.log
 
 
 @pytest.mark.alone
@@ -149,6 +156,24 @@ def test_two_ranks_share_one_memory(tmp_path: Path) -> None:
         assert "l1_gb=0.2" in engine.log, "each rank brings its share"
         cold = engine.ask(tokens)
         l2.wait_for_objects(2 * (len(tokens[0]) // PAGE_TOKENS), timeout_seconds=60)
+        engine.flush()
+        back = engine.ask(tokens)
+    assert_computed(cold)
+    assert_cached(back, PAGE_TOKENS)
+    assert_right(back, cold)
+
+
+@pytest.mark.slow
+def test_windows_have_pages_of_their_own(tmp_path: Path) -> None:
+    """Each of the two pools maps the memory before it loses its name."""
+    model = Architecture("mellum-windows").make(tmp_path / "model")
+    tokens = [prompt(204)]
+    given = {"model": model, "driver": "tests.engine.sglang_windows"}
+    with engine_of(tmp_path, "windows", {"max_local_cpu_size": 0.2}, **given) as engine:
+        wait_unnamed(engine)
+        assert len(re.findall("registered url=ipc", engine.log)) == 2
+        cold = engine.ask(tokens)
+        time.sleep(STORED_SECONDS)
         engine.flush()
         back = engine.ask(tokens)
     assert_computed(cold)

@@ -241,6 +241,7 @@ def test_with_a_server_nothing_of_it_is_imported() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_what_a_peer_has_is_found(place: Path, tmp_path: Path) -> None:
     with CoordinatorProcess(tmp_path) as coordinator, ExitStack() as stack:
         ranks = []
@@ -262,6 +263,7 @@ def test_what_a_peer_has_is_found(place: Path, tmp_path: Path) -> None:
         until(lambda: ranks[1].ask("read", 5))
 
 
+@pytest.mark.slow
 def test_a_frozen_first_rank_costs_a_lookup(place: Path, tmp_path: Path) -> None:
     given = {**configured(tmp_path), "lookup_timeout_ms": 500}
     with ExitStack() as stack:

@@ -245,6 +245,12 @@ def test_the_connector_takes_its_part_of_the_configuration() -> None:
     assert (applied.save_decode, applied.save_tail, applied.prefetch_timeout_seconds) == (True, False, 7)
 
 
+def test_a_range_of_lookups_has_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = {"local_disk": str(tmp_path / "kv"), "max_local_disk_size": 1}
+    open_cache({**SMALL, **disk, "retrieve_locations": ["LocalCPUBackend"]}).close()
+    assert "'retrieve_locations' has no effect: lookups ask all tiers" in caplog.text
+
+
 def test_the_file_then_the_variables_then_the_engines_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,6 +117,8 @@ class InProcessCache:
                 f"of {block_tokens}; change it, or vLLM's --block-size"
             )
         self._served = mode.open(self.config, url, workers=workers, number=number)
+        if self.config.asks_memory_alone():
+            logger.warning("'retrieve_locations' has no effect: lookups ask all tiers")
 
     def applied(self, settings: Settings, extra: Mapping[str, Any]) -> Settings:
         """The connector's settings, with those that the cache's configuration gives and `extra` does not."""
