@@ -13,9 +13,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from lmcache_engine.in_process import ServedCache
+    from lmcache_sglang.settings import LinkerSettings
 
 ROOT: Final = Path(__file__).parents[3]
 HEARTBEAT_SECONDS: Final = 0.5
@@ -72,21 +78,28 @@ class Rank:
         return json.loads(line)
 
 
+def joined(
+    settings: LinkerSettings, rank: int, ranks: int, links: int, meet: str
+) -> tuple[LinkerSettings, ServedCache | None]:
+    """A rank without others needs no torch, whose import takes longer than most tests."""
+    from lmcache_sglang import in_process
+
+    if ranks == 1:
+        cache = in_process._opened(settings, ranks, links, 0)
+        return replace(settings, url=cache.url), cache
+    from torch import distributed
+
+    distributed.init_process_group("gloo", f"file://{meet}", timedelta(seconds=60), ranks, rank)
+    return in_process.joined_by(settings, distributed.group.WORLD, links, 0)
+
+
 def main(given: str, rank: str, ranks: str, links: str, meet: str) -> None:
-    from datetime import timedelta
-
-    import torch.distributed
-
     from engines.sglang.tests.test_page_link import LAYOUT, PAGE_BYTES, hashes, store
-    from lmcache_sglang.in_process import joined_by
     from lmcache_sglang.page_link import PageLink
     from lmcache_sglang.settings import LinkerSettings
 
-    torch.distributed.init_process_group("gloo", f"file://{meet}", timedelta(seconds=60), int(ranks), int(rank))
     try:
-        settings, cache = joined_by(
-            LinkerSettings.read(json.loads(given)), torch.distributed.group.WORLD, int(links), 0
-        )
+        settings, cache = joined(LinkerSettings.read(json.loads(given)), int(rank), int(ranks), int(links), meet)
     except Exception as error:  # noqa: BLE001 - it is what a test asks about
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
         return

@@ -10,8 +10,6 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from lmcache_client import ConfigError
 from lmcache_sglang.settings import LinkerSettings
 
@@ -47,15 +45,17 @@ def joined_by(
     settings: LinkerSettings, group: Any, links: int, number: int
 ) -> tuple[LinkerSettings, ServedCache | None]:
     """`group`: all ranks of the engine, by their CPUs.  `number`: which of several engines of one configuration this is."""
+    from torch import distributed
+
     cache, failure, answer = None, None, ["", ""]
-    if not torch.distributed.get_rank(group):
+    if not distributed.get_rank(group):
         try:
-            cache = _opened(settings, torch.distributed.get_world_size(group), links, number)
+            cache = _opened(settings, distributed.get_world_size(group), links, number)
             answer[0] = cache.url
         except Exception as error:  # noqa: BLE001 - the others wait for an answer, whatever happened
             failure, answer[1] = error, str(error)
     try:
-        torch.distributed.broadcast_object_list(answer, torch.distributed.get_global_rank(group, 0), group)
+        distributed.broadcast_object_list(answer, distributed.get_global_rank(group, 0), group)
     except BaseException:
         if cache is not None:
             cache.close()
