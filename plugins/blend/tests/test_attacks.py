@@ -17,6 +17,7 @@ import pytest
 
 from demo.server_process import HOST, ServerProcess
 from lmcache_blend.messages import HANDSHAKE, REGISTER_ROPE, REORDER_PLAN, RETRIEVE, UNIFIED_LOOKUP, UNREGISTER_ROPE
+from lmcache_blend.module import BlendModule
 from lmcache_client import BLEND_COMMIT, BLEND_LOOKUP, BLEND_PREPARE, Operation
 from lmcache_client.client import EngineClient
 from lmcache_core.app.server import Server
@@ -29,6 +30,7 @@ from plugins.blend.tests.test_server_driven import (
     NO,
     SHUFFLED,
     SLOTS,
+    Layers,
     RawClient,
     Rope,
     check,
@@ -118,18 +120,9 @@ def test_two_retrieves_of_one_lookup_at_the_same_time(server: Server, client: Ra
     count = -(-len(prompt) // SLOTS)
     tables = [SHUFFLED[:count], SHUFFLED[count : 2 * count]]
     key = client.fake.key(prompt, "r", 0, len(prompt))
-    answers: list[Any] = []
-
-    def retrieve(blocks: list[int]) -> None:
-        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
-            answers.append(own.call(RETRIEVE, key, matches, [blocks], client.instance_id, EVENT))
-
-    threads = [threading.Thread(target=retrieve, args=(blocks,)) for blocks in tables]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert answers == [(EVENT, True)] * 2
+    worker = client.fake.worker
+    sent = [worker.send(RETRIEVE, key, matches, [blocks], client.instance_id, EVENT) for blocks in tables]
+    assert [worker.receive(each) for each in sent] == [(EVENT, True)] * 2
     for layer, pages in enumerate(client.groups[0].pages):
         one, two = (pages[blocks].copy() for blocks in tables)
         assert (one == two).all(), f"layer {layer}"
@@ -140,30 +133,53 @@ def test_two_retrieves_of_one_lookup_at_the_same_time(server: Server, client: Ra
 def test_pages_that_leave_during_reads_are_touched_no_more(server: Server, client: RawClient) -> None:
     prompt, matches = moved(client)
     key = client.fake.key(prompt, "r", 0, len(prompt))
-    stop, arrived = threading.Event(), [0]
-
-    def retrieve() -> None:
-        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
-            while not stop.is_set():
-                answer = own.call(RETRIEVE, key, matches, [SHUFFLED], client.instance_id, EVENT)
-                assert answer in (NO, (EVENT, True))
-                arrived[0] += answer != NO
-
-    threads = [threading.Thread(target=retrieve) for _ in range(2)]
-    for each in threads:
-        each.start()
+    worker, answers = client.fake.worker, []
     for _ in range(ROUNDS):
-        time.sleep(0.005)
+        sent = [worker.send(RETRIEVE, key, matches, [SHUFFLED], client.instance_id, EVENT) for _ in range(4)]
         client.ask(UNREGISTER, client.instance_id)
         client.groups[0].wipe()
         time.sleep(0.005)
         assert client.untouched(), "pages were written after their worker had left"
+        answers += [worker.receive(each) for each in sent]
         client.__enter__()
         client.share_rope()
-    stop.set()
-    for each in threads:
-        each.join()
-    assert arrived[0]
+    assert (EVENT, True) in answers
+    assert set(answers) <= {NO, (EVENT, True)}
+
+
+@pytest.mark.parametrize("of_another", ["id", "rope"])
+def test_two_processes_with_one_id_do_not_mix_their_pages(
+    server: Server, module: BlendModule, client: RawClient, of_another: str
+) -> None:
+    """As with clients whose id is that of their process, in two containers: nothing that the second says touches the pages
+    of the first, or how they are turned."""
+    prompt, matches = moved(client)
+    with RawClient(server.info.engine_endpoint, Layers(Rope(base=77.0), 2)) as other:
+        other.instance_id = client.instance_id
+        if of_another == "id":
+            assert other.retrieve(prompt, matches, SHUFFLED) == NO
+            other.ask(UNREGISTER_ROPE, other.instance_id)
+        else:
+            other.share_rope()
+        assert client.untouched()
+        assert client.retrieve(prompt, matches, SHUFFLED) == (EVENT, True)
+        check(client, prompt, matches, SHUFFLED)
+    reason = f"instance {client.instance_id} is another process"
+    assert any(reason in each for each in module.status()["refused"])  # type: ignore[attr-defined]
+
+
+def test_a_process_does_not_inherit_the_pages_of_a_dead_one_with_its_id(server: Server, client: RawClient) -> None:
+    prompt, matches = moved(client)
+    dead = client.fake.worker
+    client.fake.worker = EngineClient(server.info.engine_endpoint, SECONDS)
+    dead.close()
+    find = server.parts.engine_port.workers.find
+    until(lambda: client.retrieve(prompt, matches, SHUFFLED) == NO and find(client.instance_id) is None)
+    assert client.untouched()
+    client.__enter__()
+    client.share_rope()
+    assert client.retrieve(prompt, matches, SHUFFLED) == (EVENT, True)
+    check(client, prompt, matches, SHUFFLED)
 
 
 def test_memory_that_is_cut_during_reads_kills_no_server(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from lmcache_blend_legacy.messages import (
 from lmcache_client import Operation
 from lmcache_client.client import EngineClient
 from lmcache_core.app.server import Server
-from plugins.blend_legacy.tests.conftest import EVENT, FIRST, GARBAGE, NO, SECOND, SIZE, Client, held, prompt
+from plugins.blend_legacy.tests.conftest import EVENT, FIRST, GARBAGE, NO, SECOND, SIZE, Client, held, prompt, status
 from plugins.transfer_torch.tests.driven_engine import answers_to_wrong_frames
 
 SECONDS = 20.0
@@ -85,19 +85,10 @@ def test_two_retrieves_of_one_lookup_at_the_same_time(server: Server, client: Cl
     client.store(FIRST, SECOND)
     tokens = prompt(SECOND, FIRST)
     found = client.lookup(tokens)
-    answers: list[Any] = []
-    shift = SIZE + len(FIRST) + 2
-
-    def retrieve(offset: int) -> None:
-        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
-            answers.append(own.call(RETRIEVE, client.key(tokens), found, offset, client.instance_id, EVENT))
-
-    threads = [threading.Thread(target=retrieve, args=(offset,)) for offset in (0, shift)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert answers == [(EVENT, True)] * 2
+    worker, shift = client.fake.worker, SIZE + len(FIRST) + 2
+    asked = [(client.key(tokens), found, offset, client.instance_id, EVENT) for offset in (0, shift)]
+    sent = [worker.send(RETRIEVE, *each) for each in asked]
+    assert [worker.receive(each) for each in sent] == [(EVENT, True)] * 2
     client.check({0: SECOND, 18: FIRST, shift: SECOND, shift + 18: FIRST})
     client.fake.end()
     assert held(server) == 0
@@ -105,33 +96,59 @@ def test_two_retrieves_of_one_lookup_at_the_same_time(server: Server, client: Cl
 
 def test_a_buffer_that_leaves_during_reads_and_stores_is_touched_no_more(server: Server, client: Client) -> None:
     client.store(FIRST, SECOND)
-    tokens, stop, moved = prompt(FIRST, SECOND), threading.Event(), [0]
+    tokens, worker, answers = prompt(FIRST, SECOND), client.fake.worker, []
     found = client.lookup(tokens)
-
-    def retrieve() -> None:
-        with EngineClient(server.info.engine_endpoint, SECONDS) as own:
-            while not stop.is_set():
-                answer = own.call(RETRIEVE, client.key(tokens), found, 0, client.instance_id, EVENT)
-                assert answer in (NO, (EVENT, True))
-                moved[0] += answer != NO
-                own.call(STORE_PRE_COMPUTED, client.key(list(range(7000, 7100))), 0, client.instance_id, EVENT)
-
-    threads = [threading.Thread(target=retrieve) for _ in range(2)]
-    for each in threads:
-        each.start()
+    stored = client.key(list(range(7000, 7100))), 0, client.instance_id, EVENT
     for _ in range(ROUNDS):
-        time.sleep(0.002)
+        sent = [worker.send(RETRIEVE, client.key(tokens), found, *stored[1:]) for _ in range(4)]
+        stores = worker.send(STORE_PRE_COMPUTED, *stored)
         client.ask(UNREGISTER, client.instance_id)
         client.wipe()
         time.sleep(0.002)
         assert all((rows == GARBAGE).all() for rows in client.rows), "rows were written after the buffer had left"
+        answers += [worker.receive(each) for each in sent]
+        worker.receive(stores)
         client.register()
-    stop.set()
-    for each in threads:
-        each.join()
-    assert moved[0]
+    assert (EVENT, True) in answers
+    assert set(answers) <= {NO, (EVENT, True)}
     client.fake.end()
     until(lambda: held(server) == 0)
+
+
+def test_two_processes_with_one_id_do_not_mix_their_rows(server: Server, client: Client) -> None:
+    """As with clients whose id is that of their process, in two containers: the second one is refused while the first is
+    connected, and nothing that it says touches the rows of the first."""
+    client.store(FIRST)
+    other = Client(server)
+    other.instance_id = client.instance_id
+    try:
+        other.register()
+        assert other.ask(STORE_PRE_COMPUTED, other.key(SECOND), 0, other.instance_id, EVENT) == NO
+        assert other.ask(STORE_FINAL, other.key(SECOND), 0, other.instance_id, EVENT) == NO
+        assert other.retrieve(FIRST, [(0, len(FIRST))]) == NO
+        assert other.retrieve(FIRST, other.lookup(FIRST, LOOKUP_V2), 0, RETRIEVE_V2) == NO
+        client.check({})
+        client.store(SECOND)
+        other.ask(UNREGISTER, other.instance_id)
+        assert client.retrieve(SECOND, [(0, SIZE)]) == (EVENT, True)
+        client.check({0: SECOND})
+        other.check({})
+    finally:
+        other.close()
+    assert any(f"instance {client.instance_id} is another process" in each for each in status(server)["refused"])
+
+
+def test_a_process_does_not_inherit_the_rows_of_a_dead_one_with_its_id(server: Server, client: Client) -> None:
+    client.store(FIRST)
+    client.fake.worker.close()
+    client.fake.worker = EngineClient(server.info.engine_endpoint, SECONDS)
+    asked = client.key(SECOND), 0, client.instance_id, EVENT
+    find = server.parts.engine_port.workers.find
+    until(lambda: client.ask(STORE_PRE_COMPUTED, *asked) == NO and find(~client.instance_id) is None)
+    client.register()
+    client.store(SECOND)
+    assert client.retrieve(SECOND, [(0, SIZE)]) == (EVENT, True)
+    client.check({0: SECOND})
 
 
 KILLED = """

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+from msgspec.msgpack import Ext
 
 from lmcache_client.blend import RopeTables
 from lmcache_client.errors import ProtocolError
@@ -125,8 +126,7 @@ class Workers(Protocol):
         """Forget a worker, if there is one.  It touches no slot any more: its holds, and earlier ones of its id, end."""
 
     def seen(self, instance_id: int, pinged: bool, connection: bytes = b"") -> bool:
-        """It is alive, and speaks on this connection.  False once for an id that is not registered, so that it registers
-        again; then True."""
+        """It lives, on this connection.  False once for an id that is not registered, so that it registers; then True."""
 
     def is_connected(self, connection: bytes) -> bool:
         """False when its client has closed it, or is dead."""
@@ -157,8 +157,11 @@ class PageMover(Protocol):
     """Moves tokens between stored chunks and the pages of workers that let the server copy.  Safe from any thread.  Raises
     ProtocolError that says what is wrong, with nothing changed."""
 
+    def check_connection(self, worker: Worker, connection: bytes) -> None:
+        """Raises when the worker speaks on another connection: what comes over this one is about other pages."""
+
     def register_rows(
-        self, instance_id: int, tensors: Sequence[msgspec.msgpack.Ext], model_name: str, world_size: int
+        self, instance_id: int, connection: bytes, tensors: Sequence[Ext], model_name: str, world_size: int
     ) -> None:
         """A worker whose K and V are rows, one for each token: of each layer a tensor `[K and V][row][elements, or heads and
         elements]`.  Each row is a block.  It leaves by `Workers.unregister`."""

@@ -117,7 +117,7 @@ class Registrations:
             else:
                 self._hear(known, now)
         if closed is not None:
-            self._publish_left(closed, "closed")
+            self._events.publish(WorkerLeft(closed.instance_id, closed.model_name, "closed"))
             if not self._touches(closed) or not self._references.quarantine_worker(closed.token, ends_reads=False):
                 self._end_quarantined(lambda each: each is closed)
         if known is None:
@@ -143,7 +143,7 @@ class Registrations:
             registration = self._by_id.pop(instance_id, None)
             self.revision += 1
         if registration is not None:
-            self._publish_left(registration.worker, reason)
+            self._events.publish(WorkerLeft(instance_id, registration.worker.model_name, reason))
             self._end(registration.worker)
         self._end_quarantined(lambda worker: worker.instance_id == instance_id)
 
@@ -215,7 +215,7 @@ class Registrations:
             worker = registration.worker
             about = worker.instance_id, worker.model_name, now - registration.seen
             logger.warning("worker is dead instance=%d model=%s silent_seconds=%.0f", *about)
-            self._publish_left(worker, "silent")
+            self._events.publish(WorkerLeft(worker.instance_id, worker.model_name, "silent"))
             self._drop_silent(worker)
         self._end_quarantined(self._is_gone)
 
@@ -291,9 +291,6 @@ class Registrations:
         self._references.end_worker(worker.token)
         for function in self._leave:
             function(worker)
-
-    def _publish_left(self, worker: Worker, reason: str) -> None:
-        self._events.publish(WorkerLeft(worker.instance_id, worker.model_name, reason))
 
 
 def layout_of(worker: Worker) -> str:

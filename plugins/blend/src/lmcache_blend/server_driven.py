@@ -36,6 +36,7 @@ from lmcache_core import (
     PageMover,
     ProtocolError,
     SlotReferences,
+    Worker,
     transfer_range,
 )
 
@@ -101,12 +102,12 @@ class ServerDriven:
                 "for each token, as of latent attention (MLA), are not blended"
             )
         rope = RopeTables(cos_sin, head_size, is_neox, group_to_cache, group_rot, group_head_size)
-        self._mover().share_rope(worker, rope)
+        self._mover_for(worker, call).share_rope(worker, rope)
 
     def unregister_rope(self, call: Call, instance_id: int) -> None:
         worker = self._context.workers.find(instance_id)
         if worker is not None:
-            self._mover().drop_rope(worker)
+            self._mover_for(worker, call).drop_rope(worker)
 
     def lookup(self, call: Call, key: EngineKey, tp_size: int) -> Found | None:
         """None while it runs: it is asked again.  The same question after its answer is another lookup.  `tp_size` is a relic;
@@ -161,7 +162,8 @@ class ServerDriven:
         chunks = transfer_range(context, key, instance_id)
         if chunks is None or not matches:
             return NOT_MOVED
-        mover, worker = self._mover(), chunks.worker
+        worker = chunks.worker
+        mover = self._mover_for(worker, call)
         if len(worker.groups) != 1:
             raise ProtocolError(f"instance {instance_id} keeps a chunk in several objects, whose tokens stay together")
         own = context.hasher.chunk_hashes(key.token_ids, key.end)
@@ -200,13 +202,16 @@ class ServerDriven:
         self._module.count(moved_tokens=segments * self._context.chunk_tokens if arrived else 0)
         return arrived
 
-    def _mover(self) -> PageMover:
+    def _mover_for(self, worker: Worker, call: Call) -> PageMover:
+        """Raises ProtocolError where there is none, or the worker is that of another process."""
         if not self._context.page_movers:
             raise ProtocolError(
                 "nothing here moves tokens into an engine's pages; install lmcache-transfer-torch, and start the server with "
                 "--supported-transfer-mode auto or lmcache_driven"
             )
-        return self._context.page_movers[0]
+        (mover, *_) = self._context.page_movers
+        mover.check_connection(worker, call.connection)
+        return mover
 
 
 def _tokens(key: EngineKey) -> int:

@@ -105,10 +105,15 @@ class BlendLegacyModule(RequestModule):
         self, call: Call, instance_id: int, tensors: list[msgspec.msgpack.Ext], model_name: str, world_size: int
     ) -> None:
         """The answer is empty, also for a buffer that is refused: the status has the reason."""
-        self._mover().register_rows(_buffer_id(instance_id), tensors, _named(model_name, segment_name), world_size)
+        named = _named(model_name, segment_name)
+        self._mover().register_rows(_buffer_id(instance_id), call.connection, tensors, named, world_size)
 
     def unregister(self, call: Call, instance_id: int) -> None:
-        self._context.workers.unregister(_buffer_id(instance_id), "unregistered")
+        buffer_id = _buffer_id(instance_id)
+        worker = self._context.workers.find(buffer_id)
+        if worker is not None:
+            self._mover().check_connection(worker, call.connection)
+            self._context.workers.unregister(buffer_id, "unregistered")
 
     # --- storing
 
@@ -116,7 +121,7 @@ class BlendLegacyModule(RequestModule):
         self, call: Call, key: EngineKey, offset: int, instance_id: int, event: bytes
     ) -> tuple[bytes, bool]:
         """Every segment of the range, as if nothing were before it.  Chunks that are there, or find no room, are skipped."""
-        buffer = self._buffer(key, instance_id)
+        buffer = self._buffer(call, key, instance_id)
         chunks = self._chunks(key)
         if buffer is None:
             return NOT_MOVED
@@ -126,7 +131,7 @@ class BlendLegacyModule(RequestModule):
         self, call: Call, key: EngineKey, offset: int, instance_id: int, event: bytes
     ) -> tuple[bytes, bool]:
         """The whole chunks of the prompt in the range, which were computed over KV that is not exact."""
-        buffer = self._buffer(key, instance_id)
+        buffer = self._buffer(call, key, instance_id)
         size = self._context.chunk_tokens
         if not 0 <= key.start <= key.end:
             raise ProtocolError(f"the range {key.start} to {key.end} runs backwards")
@@ -255,7 +260,7 @@ class BlendLegacyModule(RequestModule):
         self, call: Call, key: EngineKey, ranges: list[tuple[int, int]], offset: int, instance_id: int, event: bytes
     ) -> tuple[bytes, bool]:
         """All ranges, or nothing."""
-        buffer = self._buffer(key, instance_id)
+        buffer = self._buffer(call, key, instance_id)
         chunks = chunks_of_ranges(self._chunks(key), ranges)
         return self._retrieve(key, buffer, chunks, offset, instance_id, event) if buffer else NOT_MOVED
 
@@ -263,7 +268,7 @@ class BlendLegacyModule(RequestModule):
         self, call: Call, key: EngineKey, matches: list[BlendMatch], offset: int, instance_id: int, event: bytes
     ) -> tuple[bytes, bool]:
         """All matches, or nothing."""
-        buffer = self._buffer(key, instance_id)
+        buffer = self._buffer(call, key, instance_id)
         chunks = chunks_of_matches(self._chunks(key), matches)
         return self._retrieve(key, buffer, chunks, offset, instance_id, event) if buffer else NOT_MOVED
 
@@ -315,8 +320,9 @@ class BlendLegacyModule(RequestModule):
 
     # --- what they share
 
-    def _buffer(self, key: EngineKey, instance_id: int) -> TransferRange | None:
-        """Whose buffer it is; None where the salt is not served.  Raises ProtocolError where the key cannot be its worker's."""
+    def _buffer(self, call: Call, key: EngineKey, instance_id: int) -> TransferRange | None:
+        """Whose buffer it is; None where the salt is not served.  Raises ProtocolError where the key cannot be its worker's, or
+        the buffer is that of another process."""
         buffer_id = _buffer_id(instance_id)
         if self._context.workers.find(buffer_id) is None:
             raise ProtocolError(f"instance {instance_id} has no buffer: cb_register_kv_cache comes first")
@@ -324,7 +330,10 @@ class BlendLegacyModule(RequestModule):
         asked = msgspec.structs.replace(
             key, model_name=_named(key.model_name, segment_name), token_ids=encode_tokens(()), start=0, end=0
         )
-        return transfer_range(self._context, asked, buffer_id)
+        buffer = transfer_range(self._context, asked, buffer_id)
+        if buffer is not None:
+            self._mover().check_connection(buffer.worker, call.connection)
+        return buffer
 
     def _chunks(self, key: EngineKey) -> list[SegmentChunk]:
         return segment_chunks(key, self._separator, self._context.hasher, self._context.chunk_tokens)

@@ -267,7 +267,7 @@ class LMCacheDrivenModule(RequestModule):
         """The chunks that are meant, and whose they are; None when nothing can be moved for this worker."""
         chunks = transfer_range(self._context, key, instance_id)
         registered = self._workers.find(chunks.worker) if chunks else None
-        if chunks is None or registered is None or registered.connection not in (b"", call.connection):
+        if chunks is None or registered is None or registered.connection != call.connection:
             return None
         if not self._transfers.has_room(chunks.worker.token):
             raise ProtocolError(

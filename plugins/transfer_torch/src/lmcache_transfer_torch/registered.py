@@ -41,7 +41,7 @@ class RegisteredWorker:
     chunk_tokens: int
     null_block: int
     connection: bytes
-    """On which it speaks; empty where others speak for it, too."""
+    """On which it speaks."""
 
     @property
     def one_row_groups(self) -> Sequence[int]:

@@ -57,7 +57,7 @@ class Registry:
             if not 0 <= instance_id <= ID_MAX:
                 raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
             if self.is_anothers(instance_id, claim.connection):
-                raise ProtocolError(f"instance {instance_id} {ANOTHER}")
+                raise _another(instance_id)
             device, registered = self._import(claim)
             try:
                 if device == "cpu" and registered.one_row_groups and self._known(instance_id) is None:
@@ -72,13 +72,20 @@ class Registry:
             self._refused.note(self._context, instance_id, error)
 
     def register_rows(
-        self, instance_id: int, tensors: Sequence[msgspec.msgpack.Ext], model_name: str, world_size: int
+        self,
+        instance_id: int,
+        connection: bytes,
+        tensors: Sequence[msgspec.msgpack.Ext],
+        model_name: str,
+        world_size: int,
     ) -> None:
         """See PageMover.  The caller keeps the reason of a refusal."""
+        if self.is_anothers(instance_id, connection):
+            raise _another(instance_id)
         try:
             device, storages, views = read_views(tensors)
             rows = detect_groups([_as_pages(view) for view in views], LayoutHints("NHD"), (), device)
-            registered = self._opened(device, storages, rows, NO_BLOCK, b"")
+            registered = self._opened(device, storages, rows, NO_BLOCK, connection)
             try:
                 self._admit(instance_id, model_name, world_size, registered)
             except BaseException:
@@ -91,13 +98,20 @@ class Registry:
         """Does a worker of this id speak on another connection?  Its blocks are not those that are meant here.  One whose
         connection is closed leaves: what speaks now may be another process with its id."""
         known = self._known(instance_id) or self._claims.find(instance_id)
-        if known is None or known.connection in (b"", connection):
+        if known is None or known.connection == connection:
             return False
         if self._context.workers.is_connected(known.connection):
             return True
         self.withdraw(instance_id)
         self._context.workers.unregister(instance_id, "closed")
         return False
+
+    def check_connection(self, worker: Worker, connection: bytes) -> None:
+        """See PageMover.  A worker whose connection is closed leaves."""
+        registered = self.find(worker)
+        is_other = registered is not None and registered.connection != connection
+        if self.is_anothers(worker.instance_id, connection) or is_other:
+            raise _another(worker.instance_id)
 
     def _known(self, instance_id: int) -> RegisteredWorker | None:
         worker = self._context.workers.find(instance_id)
@@ -192,8 +206,8 @@ class Registry:
         with self._lock:
             # The same worker may come again, because it was asked to or lost an answer: where its memory is now counts.
             earlier = self._registered.get(worker.token)
-            if earlier is not None and len({b"", earlier.connection, registered.connection}) > 2:
-                raise ProtocolError(f"instance {instance_id} {ANOTHER}")
+            if earlier is not None and earlier.connection != registered.connection:
+                raise _another(instance_id)
             self._registered[worker.token] = registered
         if earlier is not None:
             earlier.memory.close()
@@ -206,6 +220,11 @@ class Registry:
             registered = self._registered.pop(worker.token, None)
         if registered is not None:
             registered.memory.close()
+
+
+def _another(instance_id: int) -> ProtocolError:
+    """A buffer has the complement of its engine's id."""
+    return ProtocolError(f"instance {max(instance_id, ~instance_id)} {ANOTHER}")
 
 
 def _as_pages(view: TensorView) -> TensorView:

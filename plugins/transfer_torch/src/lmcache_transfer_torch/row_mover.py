@@ -62,10 +62,18 @@ class RowMover:
         """Workers that have shared theirs."""
         return len(self._ropes)
 
+    def check_connection(self, worker: Worker, connection: bytes) -> None:
+        self._workers.check_connection(worker, connection)
+
     def register_rows(
-        self, instance_id: int, tensors: Sequence[msgspec.msgpack.Ext], model_name: str, world_size: int
+        self,
+        instance_id: int,
+        connection: bytes,
+        tensors: Sequence[msgspec.msgpack.Ext],
+        model_name: str,
+        world_size: int,
     ) -> None:
-        self._workers.register_rows(instance_id, tensors, model_name, world_size)
+        self._workers.register_rows(instance_id, connection, tensors, model_name, world_size)
 
     def copy_rows(
         self,

@@ -167,7 +167,7 @@ def test_rows_of_a_buffer_are_stored_and_come_to_other_rows() -> None:
     rows, width = 64, 32
     site.layers = [site.machine.allocate(NBYTES) for _ in range(LAYERS)]
     tensors = [extension(site.described(each, (2, rows, width), (rows * width, width, 1))) for each in site.layers]
-    mover.register_rows(9, tensors, "rows", 1)
+    mover.register_rows(9, b"c", tensors, "rows", 1)
     worker = context.workers.find(9)
     assert worker is not None
     space = context.space(SpaceFields("rows", ""), pack_kv_rank(1, 0), worker.layout)
