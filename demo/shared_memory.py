@@ -64,13 +64,18 @@ def _group_of(process: Path) -> int:
 
 def _has_thread(process_group: int, *, beside: str) -> bool:
     """In any state but these."""
-    for thread in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, group, *_ = _stat(thread)
+            threads = list((process / "task").iterdir())
         except OSError:
             continue  # it has ended meanwhile
-        if int(group) == process_group and state not in beside:
-            return True
+        for thread in threads:
+            try:
+                state, _, group, *_ = _stat(thread)
+            except OSError:
+                continue
+            if int(group) == process_group and state not in beside:
+                return True
     return False
 
 

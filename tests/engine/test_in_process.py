@@ -51,9 +51,17 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
+class RegisteredEngine(EngineProcess):
+    """Its worker registers beside the first step, and until then nothing is found or stored."""
+
+    def start(self, *given: Any, **named: Any) -> None:
+        super().start(*given, **named)
+        segment_of(self)
+
+
 def engine_of(folder: Path, name: str, extra: Mapping[str, Any] = SMALL, **more: Any) -> EngineProcess:
     given: dict[str, Any] = {"one_process": True, **more}
-    return EngineProcess(
+    return RegisteredEngine(
         folder / f"{name}.log", port=None, connector="in-process", extra=extra, python=IN_PROCESS_PYTHON, **given
     )
 
