@@ -2,15 +2,18 @@
 
 With its plain attention on the CPU (`torch_native`) SGLang expands keys and values in a prefill, while that attention reads the
 latent ones of the pool, and its rotary embedding is a kernel's.  Here attention is latent, as in a decode, and the embedding is
-that which is written in torch.
+that which is written in torch.  Weights are loaded by one thread: torch's pool of threads is not safe to be begun by several.
 """
 
 from __future__ import annotations
 
+from concurrent import futures
+from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.layers.rotary_embedding import get_rope
 from sglang.srt.models import deepseek_v2
+from sglang.srt.models.deepseek_common import deepseek_weight_loader
 from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
 from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
 
@@ -23,5 +26,9 @@ def rope(*given: Any, device: Any = None, **named: Any) -> Any:
 
 if __name__ == "__main__":
     deepseek_v2.get_rope_wrapper = rope
+    loading = SimpleNamespace(
+        ThreadPoolExecutor=lambda: futures.ThreadPoolExecutor(1), as_completed=futures.as_completed
+    )
+    deepseek_weight_loader.concurrent = SimpleNamespace(futures=loading)
     AttentionBackendRegistry.register("torch_native", lambda attention, batch: AttnForwardMethod.MLA)
     sglang_engine.main()

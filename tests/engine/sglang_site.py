@@ -16,6 +16,8 @@ from tests.engine.site import ROOMY, Site
 CHUNK_TOKENS: Final = 256
 HEARTBEAT_SECONDS: Final = 4.0
 REGISTERED_SECONDS: Final = 60.0
+SETTLED_SECONDS: Final = 4.0
+"""Two heartbeats of our linker: it has one for the worker and one for lookups, and uses a server that answers both."""
 PROMPT_TOKENS: Final = 1_400
 CHUNKS: Final = PROMPT_TOKENS // CHUNK_TOKENS
 FILLER_TOKENS: Final = 1_900
@@ -67,6 +69,7 @@ class SglangSite(Site):
         while len(known := self.server.status()["workers"]) < workers:
             assert time.monotonic() < deadline, f"after {REGISTERED_SECONDS:.0f} s there are {known}"
             time.sleep(0.2)
+        time.sleep(SETTLED_SECONDS)
 
     def retrieved(self) -> int:
         """Chunks that engines have taken from this start of the server."""
