@@ -1,8 +1,8 @@
 """`demo.sglang_engine` for a DeepSeek without a processor that has AMX.
 
 With its plain attention on the CPU (`torch_native`) SGLang expands keys and values in a prefill, while that attention reads the
-latent ones of the pool, and its rotary embedding is a kernel's.  Here attention is latent, as in a decode, and the embedding is
-that which is written in torch.  Weights are loaded by one thread: torch's pool of threads is not safe to be begun by several.
+latent ones of the pool, and its rotary embedding is a compiled kernel.  This driver selects latent attention, as in a decode,
+and the rotary embedding in torch.  One thread loads the weights: torch's thread pool fails when several threads initialize it.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class EngineDrivenModule(RequestModule):
         return self._give_back(key, instance_id)
 
     def _give_back(self, key: EngineKey, instance_id: int) -> bool:
-        """The worker, perhaps one that was taken for dead, touches these slots no more.  True when there were some."""
+        """Release these slots: their worker has ended its copies, also after it was reaped.  False when there were none."""
         store = self._stores.take(instance_id, self._ticket(key)) if self._stores.has(instance_id) else None
         if store is not None:
             self._context.storage.discard(store.references)

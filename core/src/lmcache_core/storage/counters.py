@@ -82,7 +82,7 @@ class Counters:
             row.stored_bytes += size
 
     def stored_late(self, space: KeySpace) -> None:
-        """A worker committed what it holds no more."""
+        """A worker committed a transfer whose lease has ended."""
         with self._lock:
             self._row(space).stores_late += 1
 
