@@ -1,7 +1,7 @@
 """What `NodeLinker` must do, on SGLang's own pools without an engine.  A program of SGLang's environment: prints what each
 check said, as JSON.
 
-Arguments: the server's port, its process id and its HTTP port."""
+Arguments: the server's port, its HTTP port, and its process id."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmcache_sglang import NodeLinker, pools
 from lmcache_sglang import linker as module
 from lmcache_sglang.weights import UPDATES
 
-PORT, PID, HTTP_PORT = map(int, sys.argv[1:4])
+PORT, HTTP_PORT, PID = map(int, sys.argv[1:4])
 PAGE, PAGES, HEADS, SIZE, LAYERS = 16, 32, 2, 8, 3
 FULL, SWA = ComponentType.FULL, ComponentType.SWA
 SECONDS: Final = 60.0

@@ -1,27 +1,19 @@
-"""HiCache's storage without an engine, in SGLang's environment: `hicache_checks`, one test for each of its checks."""
+"""HiCache's storage without an engine: `hicache_checks`, one test for each of its checks."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from demo.server_process import ServerProcess
-from demo.sglang_process import SGLANG_PYTHON, sglang_environment
+from engines.sglang.tests.check_programs import MARKS, names_of, results_of
 
-CHECKS = Path(__file__).with_name("hicache_checks.py")
-NAMES = re.findall(r"^def (check_\w+)", CHECKS.read_text(), re.MULTILINE)
+pytestmark = MARKS
 
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not SGLANG_PYTHON.exists(), reason="no SGLang here: run `make setup-sglang`"),
-]
+PROGRAM: Final = Path(__file__).with_name("hicache_checks.py")
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +23,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     server = ServerProcess(options, folder / "server.log")
     server.start()
     try:
-        ran = subprocess.run(
-            [str(SGLANG_PYTHON), str(CHECKS), str(server.port), str(server.http_port), str(server.pid)],
-            env=sglang_environment() | {"PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
+        return results_of(PROGRAM, server)
     finally:
-        server.kill()
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found | {"log": ran.stderr}
+        server.kill()  # the last check has killed it
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names_of(PROGRAM))
 def test_hicache(name: str, said: dict[str, Any]) -> None:
     assert said[name] == ""
 
