@@ -27,10 +27,11 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
+from sglang.srt.plugins.hook_registry import HookRegistry
 
 from lmcache_sglang import NodeLinker, pools
 from lmcache_sglang import linker as module
-from lmcache_sglang.weights import UPDATES
+from lmcache_sglang.weights import UPDATES, Weights
 
 PORT, HTTP_PORT, PID = map(int, sys.argv[1:4])
 PAGE, PAGES, HEADS, SIZE, LAYERS = 16, 32, 2, 8, 3
@@ -369,6 +370,15 @@ def check_whatever_changes_weights_ends_the_use_of_the_cache() -> None:
         assert linker.lookup("after", kv(hashes)) == [], name
         assert linker.offload(kv(hashes_of(name, 9), *range(9))) is False, name
         linker.close()
+
+
+def check_hooks_that_do_not_reach_an_update_are_refused() -> None:
+    with (
+        patch.object(Weights, "_is_watched", False),
+        patch.object(HookRegistry, "apply_hooks", lambda: None),
+        patch.object(WeightUpdater, "update_weights_from_disk", lambda updater, path: None),
+    ):
+        assert "plugin hooks do not reach update_weights_from_disk: pages of old" in refused(lambda: linker_of(mha()))
 
 
 def check_what_cannot_be_meant_is_refused() -> None:

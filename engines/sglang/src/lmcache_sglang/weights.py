@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Final
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from lmcache_client import ConfigError
+
 logger = logging.getLogger(__name__)
 
 UPDATES: Final = frozenset(
@@ -44,12 +46,18 @@ class Weights:
     _is_watched: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        """Changes are seen from now on: SGLang calls what plugins register, before an update begins, on all ranks."""
+        """Changes are seen from now on: SGLang calls what plugins register, before an update begins, on all ranks.  Raises
+        ConfigError where it would not."""
         if not Weights._is_watched:
             for name in UPDATES:
                 target = f"{WeightUpdater.__module__}.{WeightUpdater.__qualname__}.{name}"
                 HookRegistry.register(target, self._changed, HookType.BEFORE)
-            HookRegistry.apply_hooks()
+            HookRegistry.apply_hooks()  # it logs what fails, and raises nothing
+            if missed := [name for name in sorted(UPDATES) if not hasattr(getattr(WeightUpdater, name), "__wrapped__")]:
+                raise ConfigError(
+                    f"SGLang's plugin hooks do not reach {', '.join(missed)}: pages of old weights would be found after an "
+                    "update; its log says why"
+                )
             Weights._is_watched = True
         self._known = Weights._changes
 
